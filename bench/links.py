@@ -83,7 +83,7 @@ def train(arguments, link, staleness):
         shutil.rmtree(hosts.folder, True)
         return {"seconds": statistics.mean(seconds), "wire": (wire[EPOCHS - 1] - wire[SETTLED]) / (UPDATES * (EPOCHS - 1 - SETTLED)),
                 "levels": [[level["sent_up"] for level in epoch["exchange"]["levels"]] for epoch in epochs],
-                "answers": [round(epoch["exchange"]["bytes_per_answer"] * UPDATES) for epoch in epochs]}
+                "replies": [round(epoch["exchange"]["bytes_per_reply"] * UPDATES) for epoch in epochs]}
 
 
 def plan(arguments, link, staleness):
@@ -99,7 +99,7 @@ def plan(arguments, link, staleness):
     epochs = [updates[first:first + UPDATES] for first in range(0, len(updates), UPDATES)]
     return {"seconds": stage["modelled"]["sparse"]["update_seconds"],
             "levels": [[sum(column) for column in zip(*(update["level_bytes"] for update in epoch))] for epoch in epochs],
-            "answers": [sum(update["answer_bytes"] for update in epoch) for epoch in epochs],
+            "replies": [sum(update["reply_bytes"] for update in epoch) for epoch in epochs],
             "dense_f32_bytes": stage["measured"]["dense_f32_bytes"]}
 
 
@@ -152,7 +152,7 @@ def main():
             real = free[staleness] if link == (0, 0) else train(arguments, link, staleness)
             planned = plan(arguments, link, staleness)
             parameters = int(planned["dense_f32_bytes"] / 4)
-            exact = real["levels"] == planned["levels"] and real["answers"] == planned["answers"]
+            exact = real["levels"] == planned["levels"] and real["replies"] == planned["replies"]
             row = {"link": name, "contender": "bitloom", "staleness": staleness, "seconds": real["seconds"],
                    "share": free[staleness]["seconds"] / real["seconds"], "planned_seconds": planned["seconds"],
                    "error": planned["seconds"] / real["seconds"] - 1, "wire_bytes": real["wire"], "bytes_as_planned": exact}

@@ -126,7 +126,7 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
       Lists& lists = lists_.emplace_back();
       lists.begin.push_back(0);
       for (std::size_t o = group; o < group + channels_per_call; ++o) {
-        std::array<std::vector<std::uint32_t>, layerwise::code_values.size()> by_code;
+        std::array<std::vector<std::uint32_t>, layerwise::quantised_values.size()> by_code;
         for (const layerwise::ImageComponents& image : some) {
           for (std::uint32_t k = image.begin[o]; k < image.begin[o + 1]; ++k) {
             by_code[image.components[k] >> layerwise::component_offset_bits].push_back(image.components[k] & offset_mask);
@@ -145,8 +145,8 @@ GradientWorkload::GradientWorkload(std::size_t threads) {
                   lists.offsets.data(),
                   lists.begin.data(),
                   channels_per_call,
-                  layerwise::code_values.size(),
-                  layerwise::code_values.data(),
+                  layerwise::quantised_values.size(),
+                  layerwise::quantised_values.data(),
                   shape.patch_rows,
                   shape.run_words,
                   shape.pitch};

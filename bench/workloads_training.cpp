@@ -24,7 +24,7 @@ class BackwardWorkload : public TypedWorkload<float> {
     constexpr std::size_t pixels = size * size;
     Random random = random_for(6);
     window_.assign(pixels * channels / word_bits, 0);
-    codes_.assign(pixels * channels, layerwise::no_code);
+    codes_.assign(pixels * channels, layerwise::quantised_zero);
     for (std::size_t k = 0; k < codes_.size(); ++k) {
       if (random.uniform() >= active_share) continue;
       set_bit(window_.data(), k, true);

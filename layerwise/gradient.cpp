@@ -13,12 +13,12 @@ namespace bitloom::layerwise {
 namespace {
 
 constexpr std::uint32_t offset_mask = (1U << component_offset_bits) - 1;
-constexpr std::size_t code_count = code_values.size();
+constexpr std::size_t quantised_count = quantised_values.size();
 
 // Appends the offsets of one channel's components, a list per code: two passes over the images, to count and to place.
 void append_lists(std::span<const ImageComponents> images, std::size_t channel, std::vector<std::uint32_t>& offsets,
                   std::vector<std::uint32_t>& begin) {
-  std::array<std::uint32_t, code_count> position{};
+  std::array<std::uint32_t, quantised_count> position{};
   for (const ImageComponents& image : images) {
     for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k)
       ++position[image.components[k] >> component_offset_bits];
@@ -67,7 +67,8 @@ std::int64_t collect_components(const std::uint64_t* window, std::size_t pixels,
         lists[bit * pixels + length[bit]] = (code << component_offset_bits) | offset;
         // A value rounded to 0 is dropped by not counting it: no branch to mispredict.
         length[bit] += level == 0 ? 0U : 1U;
-        if (codes != nullptr) codes[(p * words + w) * word_bits + bit] = level == 0 ? no_code : static_cast<std::uint8_t>(code);
+        if (codes != nullptr)
+          codes[(p * words + w) * word_bits + bit] = level == 0 ? quantised_zero : static_cast<std::uint8_t>(code);
       }
     }
     for (std::size_t bit = 0; bit < word_bits && w * word_bits + bit < channels; ++bit) {
@@ -76,7 +77,7 @@ std::int64_t collect_components(const std::uint64_t* window, std::size_t pixels,
       out.components.insert(out.components.end(), list, list + length[bit]);
       out.begin[o + 1] = static_cast<std::uint32_t>(out.components.size());
       for (std::uint32_t k = 0; k < length[bit]; ++k) {
-        const std::int32_t value = code_values[list[k] >> component_offset_bits];
+        const std::int32_t value = quantised_values[list[k] >> component_offset_bits];
         value_sum[o] += value;
         magnitude += std::abs(value);
       }
@@ -119,8 +120,8 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
         rows.offsets = offsets.data();
         rows.begin = begin.data();
         rows.lists = static_cast<std::size_t>(last - first);
-        rows.scales = code_count;
-        rows.scale = code_values.data();
+        rows.scales = quantised_count;
+        rows.scale = quantised_values.data();
         rows.runs = shape.patch_rows;
         rows.run_words = shape.run_words;
         rows.pitch = shape.pitch;
@@ -163,7 +164,7 @@ void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size
     for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
       const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
       components[count] = std::uint32_t{codes[o]} << component_offset_bits | weights.row_offset(o);
-      count += codes[o] != no_code ? 1 : 0;  // no branch to mispredict
+      count += codes[o] != quantised_zero ? 1 : 0;  // no branch to mispredict
     }
   }
   scratch.pixel.begin = {0, count};
@@ -196,8 +197,8 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
   }
   simd::RowLists rows;
   rows.lists = 1;
-  rows.scales = code_count;
-  rows.scale = code_values.data();
+  rows.scales = quantised_count;
+  rows.scale = quantised_values.data();
   rows.runs = 1;
   rows.run_words = spec.kernel * weights.pixel_words();
   rows.pitch = rows.run_words;
@@ -205,8 +206,8 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
     list_rows(window + p * words, codes + p * words * word_bits, words, weights, scratch);
     if (scratch.offsets.empty()) continue;
     std::int32_t total = 0;
-    for (std::size_t code = 0; code < code_count; ++code) {
-      total += code_values[code] * static_cast<std::int32_t>(scratch.begin[code + 1] - scratch.begin[code]);
+    for (std::size_t code = 0; code < quantised_count; ++code) {
+      total += quantised_values[code] * static_cast<std::int32_t>(scratch.begin[code + 1] - scratch.begin[code]);
     }
     rows.offsets = scratch.offsets.data();
     rows.begin = scratch.begin.data();

@@ -18,10 +18,11 @@
 
 namespace bitloom::layerwise {
 
-// The values of the codes 0..15; `no_code` is a gradient that was rounded to 0.
-inline constexpr std::array<std::int32_t, 16> code_values = {1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -8, -16, -32, -64, -128};
-inline constexpr std::uint8_t no_code = 0xFF;
-inline constexpr std::size_t largest_code = 128;  // magnitude
+// Quantised gradients: values of the codes 0..15. `quantised_zero` is a gradient that was rounded to 0.
+inline constexpr std::array<std::int32_t, 16> quantised_values = {1,  2,  4,  8,  16,  32,  64,  128,
+                                                                  -1, -2, -4, -8, -16, -32, -64, -128};
+inline constexpr std::uint8_t quantised_zero = 0xFF;
+inline constexpr std::size_t largest_quantised = 128;  // magnitude
 
 // The values a gradient may be rounded to: one of two neighbours of 0, 1, 2, 4 .. 128, and how likely each is.
 //   bits 0..3   l: between level l and level l + 1, where level 0 is 0 and level j is 2^(j - 1)

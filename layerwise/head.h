@@ -22,7 +22,7 @@ namespace bitloom::layerwise {
 
 // A float parameter with its Adam moments (Kingma, Ba 2015: beta 0.9 and 0.999, epsilon 1e-8).
 struct AdamParameter {
-  std::vector<float> value, first, second;
+  std::vector<float> value, mean, variance;
 
   void resize(std::size_t size);
   // gradient(i) = sums[i] * scale; `step` counts from 1.

@@ -18,14 +18,14 @@ void read(const TensorFile& file, const std::string& name, std::vector<T>& value
 
 void save_parameter(TensorFile& file, const std::string& name, const AdamParameter& parameter) {
   file.put(name + ".value", {parameter.value.size()}, parameter.value);
-  file.put(name + ".first", {parameter.first.size()}, parameter.first);
-  file.put(name + ".second", {parameter.second.size()}, parameter.second);
+  file.put(name + ".first", {parameter.mean.size()}, parameter.mean);
+  file.put(name + ".second", {parameter.variance.size()}, parameter.variance);
 }
 
 void load_parameter(const TensorFile& file, const std::string& name, AdamParameter& parameter) {
   read(file, name + ".value", parameter.value);
-  read(file, name + ".first", parameter.first);
-  read(file, name + ".second", parameter.second);
+  read(file, name + ".first", parameter.mean);
+  read(file, name + ".second", parameter.variance);
 }
 
 }  // namespace

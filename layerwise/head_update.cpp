@@ -16,8 +16,8 @@ constexpr double hidden_rate = 0.5;           // share of the learning rate
 
 void AdamParameter::resize(std::size_t size) {
   value.assign(size, 0.0F);
-  first.assign(size, 0.0F);
-  second.assign(size, 0.0F);
+  mean.assign(size, 0.0F);
+  variance.assign(size, 0.0F);
 }
 
 void AdamParameter::update(std::span<const std::int64_t> sums, double scale, double learning_rate, double weight_decay,
@@ -25,15 +25,16 @@ void AdamParameter::update(std::span<const std::int64_t> sums, double scale, dou
   const double correction1 = 1.0 - power(0.9, step);
   const double correction2 = 1.0 - power(0.999, step);
   const auto rate = static_cast<float>(learning_rate / correction1);
-  const auto root = static_cast<float>(1.0 / correction2);
-  const auto keep = static_cast<float>(1.0 - learning_rate * weight_decay);
+  const auto bias_correction = static_cast<float>(1.0 / correction2);
+  const auto decay_factor = static_cast<float>(1.0 - learning_rate * weight_decay);
   const auto factor = static_cast<float>(scale);
   constexpr std::ptrdiff_t part = 4096;
   const auto size = static_cast<std::ptrdiff_t>(value.size());
 #pragma omp parallel for schedule(static) if (size > 2 * part)
   for (std::ptrdiff_t i = 0; i < size; i += part) {
     const auto n = static_cast<std::size_t>(std::min(part, size - i));
-    simd::kernels().adam(sums.data() + i, n, factor, rate, root, keep, value.data() + i, first.data() + i, second.data() + i);
+    simd::kernels().adam(sums.data() + i, n, factor, rate, bias_correction, decay_factor, value.data() + i, mean.data() + i,
+                         variance.data() + i);
   }
 }
 

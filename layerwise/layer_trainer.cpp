@@ -234,9 +234,9 @@ void LayerTrainer::adapt(std::span<const std::int64_t> value, double rate) {
   for (std::size_t o = 0; o < layer_.channels(); ++o) {
     Offset& b = offset_[o];
     const double gradient = static_cast<double>(value[o]);
-    b.first = 0.9 * b.first + 0.1 * gradient;
-    b.second = 0.999 * b.second + 0.001 * gradient * gradient;
-    b.value -= options_.offset_rate * rate * (b.first / correction1) / (std::sqrt(b.second / correction2) + 1e-8);
+    b.mean = 0.9 * b.mean + 0.1 * gradient;
+    b.variance = 0.999 * b.variance + 0.001 * gradient * gradient;
+    b.value -= options_.threshold_learning_rate * rate * (b.mean / correction1) / (std::sqrt(b.variance / correction2) + 1e-8);
     b.value = std::min(std::max(b.value, options_.smallest_offset), options_.largest_offset);
   }
 }
@@ -270,7 +270,7 @@ void LayerTrainer::save(TensorFile& file) const {
   const std::string prefix = layer_.spec().name + ".train.";
   const std::size_t o = layer_.channels();
   std::vector<double> offsets;
-  for (const Offset& b : offset_) offsets.insert(offsets.end(), {b.value, b.first, b.second});
+  for (const Offset& b : offset_) offsets.insert(offsets.end(), {b.value, b.mean, b.variance});
   file.put(prefix + "state", {o, layer_.patch_bits()}, state_);
   file.put(prefix + "mean", {o}, mean_);
   file.put(prefix + "variance", {o}, variance_);

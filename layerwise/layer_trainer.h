@@ -23,8 +23,8 @@ constexpr double code_target = 2;
 
 struct LayerOptions {
   RuleOptions rule;
-  double offset_rate = 0.1;      // Adam's learning rate for the threshold offset b
-  double initial_offset = -1.0;  // b at the start: how many standard deviations below the mean the threshold lies
+  double threshold_learning_rate = 0.1;  // Adam's learning rate for the threshold offset b
+  double initial_offset = -1.0;          // b at the start: how many standard deviations below the mean the threshold lies
   // Bounds of b. Without them noise drives channels to be always on, or on in a thousandth of the pixels, where no gradient
   // leads back: after ten epochs 29% of 1,024 channels had more than nine bits in ten set, and the next layer diverged.
   double smallest_offset = -2.0;
@@ -132,8 +132,8 @@ class LayerTrainer {
   void load(const TensorFile& file);
 
  private:
-  struct Offset {  // b with Adam moments
-    double value = 0, first = 0, second = 0;
+  struct Offset {  // b with Adam's moments
+    double value = 0, mean = 0, variance = 0;
   };
   void spread_density();
   double gather_squares(const LayerSums& sums, bool centred);

@@ -113,7 +113,7 @@ Model Model::load_with_all_heads(const std::filesystem::path& path) {
   return model;
 }
 
-std::vector<std::size_t> Model::voters() const {
+std::vector<std::size_t> Model::ensemble() const {
   std::vector<std::size_t> indices;
   for (const std::string& name : net.classifier)
     indices.push_back(static_cast<std::size_t>(&net.layer(name) - net.layers.data()));

@@ -45,8 +45,8 @@ struct Model {
   // The same as load(), and of a model in a run's folder all heads. Throws data errors of either file.
   static Model load_with_all_heads(const std::filesystem::path& path);
 
-  // Indices of the layers whose heads vote, in the order of net.classifier.
-  std::vector<std::size_t> voters() const;
+  // Indices of the layers whose heads make up the ensemble, in the order of net.classifier.
+  std::vector<std::size_t> ensemble() const;
 
   std::size_t weight_bits() const;
   std::size_t bit_macs() const;   // per view of an image

@@ -119,7 +119,7 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
   return {{"workers", options_.train.workers},
           {"updates", counts.updates},
           {"bytes_per_worker_update", up},
-          {"bytes_per_answer", down},
+          {"bytes_per_reply", down},
           {"bytes_up_by_part", stage.bytes_by_part(counts)},
           {"dense_f32_bytes", 4 * each},
           {"bytes_wanted", counts.wanted_bytes / std::max(1.0, static_cast<double>(counts.replies))},
@@ -137,7 +137,7 @@ void Run::check_budget(const Stage& stage, const Json& exchange) {
   if (!comm_.is_root() || exchange.empty()) return;
   const double wanted = exchange["bytes_wanted"];
   const double up = exchange["bytes_per_worker_update"];
-  const double down = exchange["bytes_per_answer"];
+  const double down = exchange["bytes_per_reply"];
   if (wanted == 0 || std::max(up, down) < 1.1 * wanted) return;
   progress_.line(
       fmt::format("{}: messages have {:.0f} bytes up and {:.0f} down where {:.0f} were asked for; statistics take {:.0f} up, "
@@ -168,7 +168,7 @@ void Run::check_plan(const Stage& stage, const Json& exchange) {
         compare(what, sent, share * way.bytes, (changes ? 2 : 1) * way.tolerance * way.bytes);
       };
       compare_way("a worker sent per update", exchange["bytes_per_worker_update"], planned.up);
-      compare_way("a server reply had", exchange["bytes_per_answer"], planned.down);
+      compare_way("a server reply had", exchange["bytes_per_reply"], planned.down);
     } else if (comm_.size() > 1 && dense_sent_ > 0) {
       compare("a process puts into the sums of an update", static_cast<double>(dense_sent_), static_cast<double>(planned.dense),
               0);

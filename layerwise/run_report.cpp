@@ -318,7 +318,7 @@ void Run::finish_run() {
                      {"test_accuracy", to_json(accuracy(result_.test))},
                      {"validation_accuracy_plain", to_json(accuracy(result_.validation, true))},
                      {"test_accuracy_plain", to_json(accuracy(result_.test, true))},
-                     {"voters", model.net.classifier},
+                     {"ensemble", model.net.classifier},
                      {"views", {{"mirror", model.net.views.mirror}, {"shift", model.net.views.shift}}},
                      {"images", result_.test.images},
                      {"confusion", confusion},

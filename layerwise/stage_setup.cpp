@@ -93,7 +93,7 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
            layer.channels() * layer.patch_bits());
     }
     const MapShape& map = layer.geometry().output;
-    const std::size_t most = largest_sum / (map.height * map.width * largest_code);
+    const std::size_t most = largest_sum / (map.height * map.width * largest_quantised);
     if (limits.summed > most) {
       fail_field(ErrorKind::usage, "batch", "{} images of layer '{}' could overflow sums of 32 bits; expected at most {}{}",
                  limits.summed, name, most, limits.summed_by);
@@ -146,7 +146,7 @@ double StageSetup::rate(std::size_t step) const { return cosine_decay(progress(s
 // The heads' learning rate rises at the start of a stage.
 double StageSetup::head_rate(std::size_t step) const {
   const std::size_t rise = std::clamp<std::size_t>(options.head_warmup_steps, 1, std::max<std::size_t>(total_steps() / 5, 1));
-  return options.head_rate * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(rise)) * rate(step);
+  return options.head_learning_rate * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(rise)) * rate(step);
 }
 
 }  // namespace bitloom::layerwise

@@ -101,7 +101,7 @@ void SparseMessages::describe_layer(std::size_t t, std::vector<mpi::FeedbackVect
   statistics.push_back(sums.statistics.size());
   // Sums of a worker take a quarter of 32 bits at most.
   const MapShape& map = learners_.trainers[t]->layer().geometry().output;
-  const auto width = static_cast<unsigned>(std::bit_width(workers_.most_places() * map.height * map.width * largest_code));
+  const auto width = static_cast<unsigned>(std::bit_width(workers_.most_places() * map.height * map.width * largest_quantised));
   fraction_bits_.push_back(std::min(most_fraction_bits, width < 29 ? 29 - width : 0));
 }
 

@@ -19,7 +19,7 @@ constexpr const char* thresholds = "Thresholds";
 constexpr const char* between_workers = "Exchange between workers";
 
 const auto options_table = std::to_array<RealOption>({
-    {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_rate; }, 0, 10, true,
+    {training, "head_learning_rate", [](TrainOptions& o) -> double& { return o.head_learning_rate; }, 0, 10, true,
      "Learning rate of heads (Adam)"},
     {training, "head_decay", [](TrainOptions& o) -> double& { return o.head_decay; }, 0, 1, false,
      "Decoupled weight decay of heads, per step and learning rate; 0 disables it"},
@@ -43,8 +43,8 @@ const auto options_table = std::to_array<RealOption>({
      "Probability of a flip per root mean square of gradient (for stochastic)"},
     {weights, "dead_zone", [](TrainOptions& o) -> double& { return o.layer.rule.dead_zone; }, 0, 1, false,
      "Largest accumulator that is the weight 0 (for ternary layers)"},
-    {thresholds, "threshold_learning_rate", [](TrainOptions& o) -> double& { return o.layer.offset_rate; }, 0, 10, false,
-     "Learning rate of thresholds (Adam); 0 disables learning"},
+    {thresholds, "threshold_learning_rate", [](TrainOptions& o) -> double& { return o.layer.threshold_learning_rate; }, 0, 10,
+     false, "Learning rate of thresholds (Adam); 0 disables learning"},
     {thresholds, "initial_offset", [](TrainOptions& o) -> double& { return o.layer.initial_offset; }, -10, 10, false,
      "Threshold at the start, in standard deviations from the mean of the counts; of several, their middle"},
     {thresholds, "smallest_offset", [](TrainOptions& o) -> double& { return o.layer.smallest_offset; }, -10, 10, false,
@@ -57,10 +57,10 @@ const auto options_table = std::to_array<RealOption>({
      "Half width of the surrogate-gradient window at the start, in standard deviations"},
     {thresholds, "largest_window", [](TrainOptions& o) -> double& { return o.layer.largest_window; }, 0, 10, true,
      "Largest half width of the surrogate-gradient window, in standard deviations"},
-    {between_workers, "head_urgency", [](TrainOptions& o) -> double& { return o.head_threshold_scale; }, 0.01, 100, false,
-     "Threshold scale of heads: ratio of the smallest gradients that are sent, of weights to heads"},
-    {between_workers, "threshold_urgency", [](TrainOptions& o) -> double& { return o.bias_threshold_scale; }, 0.01, 100, false,
-     "Threshold scale of channels' thresholds and heads' biases, which are few: the same ratio"},
+    {between_workers, "head_threshold_scale", [](TrainOptions& o) -> double& { return o.head_threshold_scale; }, 0.01, 100,
+     false, "Threshold scale of heads: ratio of the smallest gradients that are sent, of weights to heads"},
+    {between_workers, "bias_threshold_scale", [](TrainOptions& o) -> double& { return o.bias_threshold_scale; }, 0.01, 100,
+     false, "Threshold scale of channels' thresholds and heads' biases, which are few: the same ratio"},
 });
 
 const RealOption* find(const std::string& name) {
@@ -124,14 +124,14 @@ std::string describe(const TrainOptions& options) {
                {"seed", options.seed},
                {"signal", options.signal},
                {"augment", data::to_string(options.augment)},
-               {"head_rate", options.head_rate},
+               {"head_rate", options.head_learning_rate},
                {"head_decay", options.head_decay},
                {"head_dropout", options.head_dropout},
                {"label_smoothing", options.label_smoothing},
                {"final_rate", options.final_rate},
                {"warmup_steps", options.warmup_steps},
                {"head_warmup_steps", options.head_warmup_steps},
-               {"offset_rate", layer.offset_rate},
+               {"offset_rate", layer.threshold_learning_rate},
                {"initial_offset", layer.initial_offset},
                {"smallest_offset", layer.smallest_offset},
                {"largest_offset", layer.largest_offset},

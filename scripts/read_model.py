@@ -8,8 +8,7 @@ import sys
 
 import numpy as np
 
-TYPES = {"U32": "<u4", "U64": "<u8", "I16": "<i2", "I32": "<i4", "F32": "<f4"}
-F32 = np.float32
+TYPES, F32 = {"U32": "<u4", "U64": "<u8", "I16": "<i2", "I32": "<i4", "F32": "<f4"}, np.float32
 POOLS = {  # of (N, H, f, W, f, C)
     "none": lambda cells: cells.max(axis=(2, 4)),
     "or": lambda cells: cells.max(axis=(2, 4)),
@@ -22,8 +21,7 @@ POOLS = {  # of (N, H, f, W, f, C)
 def read_file(path):
     """Tensors and metadata (section 1)."""
     with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        data = file.read()
+        header, data = json.loads(file.read(struct.unpack("<Q", file.read(8))[0])), file.read()
     metadata = header.pop("__metadata__")
     return {name: np.frombuffer(data[slice(*entry["data_offsets"])], TYPES[entry["dtype"]]).reshape(entry["shape"])
             for name, entry in header.items()}, metadata
@@ -62,8 +60,7 @@ class Model:
 
     def encode(self, images):
         """(N, colours, H, W) bytes -> (N, H, W, 2 F) bits (section 4)."""
-        filters = self.tensors["encoder.filters"]
-        half = filters.shape[1] // 2
+        filters, half = self.tensors["encoder.filters"], self.tensors["encoder.filters"].shape[1] // 2
         pixels = np.pad(images.transpose(0, 2, 3, 1), ((0, 0), (half, half), (half, half), (0, 0)), mode="edge")
         taps = windows(pixels, filters.shape[1], 0).astype(np.float64)  # integers below 2^53: sums are exact
         responses = taps @ filters.reshape(len(filters), -1).T.astype(np.float64)
@@ -108,8 +105,7 @@ class Model:
             areas = [bits[:, row, column] for row in rows for column in columns]
         counts = np.stack([area.sum(axis=(1, 2), dtype=np.int64) for area in areas], axis=1).reshape(n, -1)
         centred = (counts - part["centre"]).astype(np.float64)
-        scale = part["scale"][0]
-        linear, unit = part.get("linear"), scale / F32(4096)
+        scale, linear, unit = part["scale"][0], part.get("linear"), part["scale"][0] / F32(4096)
         if spec["kind"] == "class_conv":
             gain = np.clip(part["gain"][0] * F32(16384), F32(-32767), F32(32767))
             signs = 1 - 2 * bits_of(part["class_conv"])[:, :centred.shape[1]].astype(np.float64)
@@ -119,8 +115,7 @@ class Model:
             before = (centred.reshape(-1, channels) @ part["input"].T.astype(np.float64)).astype(F32) * (scale / F32(4096))
             active = np.minimum(np.maximum(before + part["input_bias"], F32(0)) * F32(64), F32(2047))
             hidden = np.trunc(active + F32(0.5)).astype(np.float64).reshape(n, -1)
-            output = part["output"][:, :hidden.shape[1]].astype(np.float64)
-            logits = logits + (hidden @ output.T).astype(F32) * F32(1 / (64 * 4096))
+            logits = logits + (hidden @ part["output"][:, :hidden.shape[1]].T.astype(np.float64)).astype(F32) * F32(1 / (64 * 4096))
         return logits + part["linear_bias"]
 
     def maps(self, images):

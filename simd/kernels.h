@@ -129,10 +129,11 @@ struct Kernels {
   // state[k] = clamp(state[k] - rate * gradient[k], -limit, limit), rounded half away from zero. limit <= 32767.
   void (*descend)(std::int16_t* state, const float* gradient, std::size_t n, float rate, float limit);
 
-  // A step of Adam with the gradient sums[k] * factor; rate and root carry the bias corrections of the first and second moment,
-  // keep the weight decay: value = value * keep - rate * first / (sqrt(second * root) + 1e-8).
-  void (*adam)(const std::int64_t* sums, std::size_t n, float factor, float rate, float root, float keep, float* value,
-               float* first, float* second);
+  // A step of Adam with the gradient sums[k] * factor. rate: the learning rate over the bias correction of the mean;
+  // bias_correction: that of the variance, inverted; decay_factor: 1 - learning rate * weight decay.
+  // value = value * decay_factor - rate * mean / (sqrt(variance * bias_correction) + 1e-8)
+  void (*adam)(const std::int64_t* sums, std::size_t n, float factor, float rate, float bias_correction, float decay_factor,
+               float* value, float* mean, float* variance);
 
   // For measure_peak: the instruction mix of this table's binary conv (xor, popcount, carry-save where it has one, add) on
   // registers alone, independent chains enough to fill the ports; runs `iterations` rounds and returns the bit-MACs done

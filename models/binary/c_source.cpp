@@ -328,7 +328,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   const layerwise::Encoder& encoder = model.encoder;
   const data::ImageShape& image = encoder.image_shape();
   layerwise::check_views(views, image);
-  const std::vector<std::size_t> voting = model.voters();
+  const std::vector<std::size_t> voting = model.ensemble();
   const std::vector<bool> needed = layerwise::needed_layers(model.layers, voting);
   const Maps maps(model, needed);
   const std::size_t classes = model.class_names.size();

@@ -60,7 +60,7 @@ class NetGraph {
   std::string pooled(const std::string& map, std::size_t factor, Downsample pool);
   std::string input_of(const BinaryLayer& layer);
   void run_layers(const std::string& images, const std::vector<std::size_t>& wanted);
-  void vote(const std::vector<std::size_t>& voters);
+  void vote(const std::vector<std::size_t>& ensemble);
   std::string votes_text() const;
 
   const layerwise::Model& model_;
@@ -134,11 +134,11 @@ void NetGraph::run_layers(const std::string& images, const std::vector<std::size
 }
 
 // FORMAT.md, section 7, from the logits on.
-void NetGraph::vote(const std::vector<std::size_t>& voters) {
+void NetGraph::vote(const std::vector<std::size_t>& ensemble) {
   const auto classes = static_cast<std::int64_t>(model_.class_names.size());
   const auto views = static_cast<std::int64_t>(views_.size());
   std::vector<std::string> heads;  // (views, N, 1, L)
-  for (const std::size_t i : voters) {
+  for (const std::size_t i : ensemble) {
     const BinaryLayer& layer = model_.layers[i];
     const layerwise::Head& head = model_.heads.at(layer.spec().name);
     graph_.scope(layer.spec().name + "/head");
@@ -177,7 +177,7 @@ std::string NetGraph::file() {
   const auto colours = static_cast<std::int64_t>(shape_.channels);
   const auto height = static_cast<std::int64_t>(shape_.height), width = static_cast<std::int64_t>(shape_.width);
   graph_.input({image_name, OnnxType::u8, {numbers_->batch(), colours, height, width}, "images, a byte per pixel and colour"});
-  const std::vector<std::size_t> wanted = model_.voters();
+  const std::vector<std::size_t> wanted = model_.ensemble();
   run_layers(seen_images(), wanted);
   vote(wanted);
   const std::string doc = fmt::format(

@@ -54,15 +54,15 @@ inline void descend(std::int16_t* state, const float* gradient, std::size_t n, f
   }
 }
 
-inline void adam(const std::int64_t* sums, std::size_t n, float factor, float rate, float root, float keep, float* value,
-                 float* first, float* second) {
+inline void adam(const std::int64_t* sums, std::size_t n, float factor, float rate, float bias_correction, float decay_factor,
+                 float* value, float* mean, float* variance) {
   for (std::size_t k = 0; k < n; ++k) {
     const float gradient = static_cast<float>(sums[k]) * factor;
-    const float m = 0.9F * first[k] + 0.1F * gradient;
-    const float v = 0.999F * second[k] + 0.001F * gradient * gradient;
-    first[k] = m;
-    second[k] = v;
-    value[k] = value[k] * keep - rate * m / (__builtin_sqrtf(v * root) + 1e-8F);
+    const float m = 0.9F * mean[k] + 0.1F * gradient;
+    const float v = 0.999F * variance[k] + 0.001F * gradient * gradient;
+    mean[k] = m;
+    variance[k] = v;
+    value[k] = value[k] * decay_factor - rate * m / (__builtin_sqrtf(v * bias_correction) + 1e-8F);
   }
 }
 

@@ -11,12 +11,8 @@ namespace bitloom::cli {
 namespace {
 
 // Fields of options that are not called as their options are; of all others the option's name has '-' for '_'.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 5> renamed_fields{
-    {{"error_feedback", "residuals"},
-     {"fan_in", "tree"},
-     {"flip_limit", "flips-per-update"},
-     {"head_urgency", "head-threshold-scale"},
-     {"threshold_urgency", "bias-threshold-scale"}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> renamed_fields{
+    {{"error_feedback", "residuals"}, {"fan_in", "tree"}, {"flip_limit", "flips-per-update"}}};
 
 std::string option_called(std::string_view field) {
   for (const auto& [name, option] : renamed_fields) {

@@ -67,7 +67,7 @@ Json to_json(const PlannedStage& stage, const PlannedNet& net) {
   Json updates = Json::array();
   for (const plan::VirtualUpdate& update : run.updates) {
     updates.push_back({{"worker_bytes", update.worker_bytes},
-                       {"answer_bytes", update.reply_bytes},
+                       {"reply_bytes", update.reply_bytes},
                        {"level_bytes", update.level_bytes},
                        {"statistics", update.statistics},
                        {"flips", update.flips},
@@ -95,7 +95,7 @@ Json to_json(const PlannedStage& stage, const PlannedNet& net) {
            {{"updates", updates},
             {"levels", levels},
             {"worker_bytes", run.up.measured},
-            {"answer_bytes", run.down.measured},
+            {"reply_bytes", run.down.measured},
             {"bytes_by_part", run.by_part},
             {"dense_f32_bytes", run.dense_f32_bytes},
             {"dense_bytes", run.dense_bytes},
@@ -280,7 +280,7 @@ Json to_json(const PlannedNet& net) {
     json["all_stages"] = {{"weights", whole.weights},
                           {"dense_f32_bytes", whole.dense_bytes()},
                           {"worker_bytes", whole.up},
-                          {"answer_bytes", whole.down}};
+                          {"reply_bytes", whole.down}};
   }
   return json;
 }

@@ -106,7 +106,8 @@ EpochEvent read_epoch(const json& line) {
   const auto exchange = line.find("exchange");
   if (exchange != line.end() && exchange->is_object()) {
     event.bytes_up = number(*exchange, "bytes_per_worker_update");
-    event.bytes_down = number(*exchange, "bytes_per_answer");
+    // Earlier runs called it an answer.
+    event.bytes_down = number(*exchange, exchange->contains("bytes_per_reply") ? "bytes_per_reply" : "bytes_per_answer");
     event.sent_share = number(*exchange, "sent_share");
     event.updates = number(*exchange, "updates");
     for (std::size_t i = 0; i < update_rows.size(); ++i) {
@@ -161,7 +162,9 @@ ResultEvent read_result(const json& line) {
     result.mirror = is_true(*views, "mirror");
     result.shift = number(*views, "shift");
   }
-  if (const auto members = line.find("voters"); members != line.end() && members->is_array()) {
+  // Earlier runs called them voters.
+  const auto members = line.find(line.contains("ensemble") ? "ensemble" : "voters");
+  if (members != line.end() && members->is_array()) {
     for (const json& member : *members) {
       if (member.is_string()) result.members.push_back(member.get<std::string>());
     }

@@ -46,7 +46,7 @@ inline layerwise::RunOptions options_for(const fs::path& folder, const layerwise
   options.folder = folder;
   options.net = net;
   options.train.batch = 40;  // two steps per epoch
-  options.train.head_rate = 0.01;
+  options.train.head_learning_rate = 0.01;
   options.train.augment = data::parse_augment("crop1,flip");
   options.data_name = "small";
   return options;

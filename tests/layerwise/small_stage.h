@@ -27,7 +27,7 @@ inline std::vector<StageCase> stage_cases() {
   layerwise::TrainOptions options;
   options.batch = 48;
   options.augment = data::parse_augment("crop2,flip,brightness20");
-  options.head_rate = 0.01;
+  options.head_learning_rate = 0.01;
   options.layer.rule.learning_rate = 0.02;
   options.label_smoothing = 0.05;
   options.warmup_steps = 2;

@@ -14,7 +14,7 @@ using namespace bitloom::test;
 
 namespace {
 
-std::int32_t value_of(std::uint8_t code) { return code == no_code ? 0 : code_values.at(code); }
+std::int32_t value_of(std::uint8_t code) { return code == quantised_zero ? 0 : quantised_values.at(code); }
 
 struct Shape {
   std::size_t height, width, channels, outputs, kernel, stride;
@@ -43,9 +43,9 @@ struct GradientSetup {
     for (std::size_t i = 0; i < images; ++i) draw_map(windows.data() + i * output.size(), output, 3, random);
     codes.resize(images * pixels * output.words() * 64);
     for (std::uint8_t& code : codes) {
-      code = random.below(3) == 0 ? no_code : static_cast<std::uint8_t>(random.below(code_values.size()));
+      code = random.below(3) == 0 ? quantised_zero : static_cast<std::uint8_t>(random.below(quantised_values.size()));
       // Gradients that are such values already leave nothing to chance.
-      rounding.push_back(code == no_code ? 0 : (code % 8U + 1U) | (code >= 8 ? 0x100U : 0U));
+      rounding.push_back(code == quantised_zero ? 0 : (code % 8U + 1U) | (code >= 8 ? 0x100U : 0U));
     }
     region.resize(pixels);
     std::iota(region.begin(), region.end(), 0U);
@@ -108,7 +108,7 @@ TEST_CASE("gradients are rounded without bias to powers of two", "[gradient]") {
     collect_components(&window, 1, 1, 64, rounding.data(), &zero, &zero, 0, random.next(), components, values.data(),
                        codes.data());
     for (std::size_t i = 0; i < 64; ++i) {
-      REQUIRE((codes[i] == no_code || codes[i] < code_values.size()));
+      REQUIRE((codes[i] == quantised_zero || codes[i] < quantised_values.size()));
       const double value = value_of(codes[i]);
       sum[i] += value;
       squares[i] += value * value;
@@ -170,7 +170,7 @@ TEST_CASE("components are the pixels in the window that have a code", "[gradient
       std::vector<std::uint32_t> expected;
       std::int64_t sum = 100;
       for (std::size_t p = 0; p < s.pixels; ++p) {
-        if (!s.in_window(0, p, o) || s.code(0, p, o) == no_code) continue;
+        if (!s.in_window(0, p, o) || s.code(0, p, o) == quantised_zero) continue;
         expected.push_back((std::uint32_t{s.code(0, p, o)} << component_offset_bits) | (s.patch_offset[p] + 1000));
         sum += value_of(s.code(0, p, o));
         expected_magnitude += std::abs(value_of(s.code(0, p, o)));

@@ -42,7 +42,7 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   };
   CHECK(with_flip(0) != with_flip(1));
   CHECK(with_flip(1) != with_flip(2));
-  CHECK(changed([](TrainOptions& o) { o.head_rate = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.head_learning_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.head_decay = 1; }));
   CHECK(changed([](TrainOptions& o) { o.label_smoothing = 0.3; }));
   CHECK(changed([](TrainOptions& o) { o.final_rate = 0.3; }));
@@ -50,7 +50,7 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.head_warmup_steps = 1; }));
   CHECK(changed([](TrainOptions& o) { o.repeat = 2; }));
   CHECK_FALSE(changed([](TrainOptions& o) { o.counts_limit = 1; }));  // only how it is computed
-  CHECK(changed([](TrainOptions& o) { o.layer.offset_rate = 1; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.threshold_learning_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_offset = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.active_share = 0.5; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_window = 1; }));

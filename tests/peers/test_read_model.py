@@ -55,6 +55,10 @@ def test_generated_images(bitloom, shapes, which):
     compare(bitloom, train(bitloom, "read-" + which, *options), shapes, 150)
 
 
+def test_length():
+    assert len((ROOT / "scripts/read_model.py").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 def test_images_of_cifar10(bitloom):
     if "BITLOOM_DATA" not in os.environ:
         pytest.skip("BITLOOM_DATA is not set")

@@ -97,7 +97,7 @@ TEST_CASE("the report of a run with sparse messages shows their size") {
   CHECK(!has(render_report(input), "id=\"messages\""));
   for (json& line : input.metrics) {
     if (line["event"] == "epoch") {
-      line["exchange"] = {{"bytes_per_worker_update", 2048.0}, {"bytes_per_answer", 1500.0}, {"sent_share", 0.003}};
+      line["exchange"] = {{"bytes_per_worker_update", 2048.0}, {"bytes_per_reply", 1500.0}, {"sent_share", 0.003}};
     }
   }
   const std::string page = render_report(input);
@@ -389,7 +389,7 @@ TEST_CASE("scales of residual blocks have a curve each", "[report]") {
   CHECK(has(page, "Gradient scales"));
   CHECK(has(page, "block 2"));
   CHECK(curves() >= before + 2 * 3);  // for broad and for narrow screens
-  // Of many, only the first and the last are named.
+  // Where there are many blocks, only the first and the last are named.
   for (json& line : input.metrics) {
     if (line.value("event", "") == "step") line["block_scales"] = std::vector<double>(128, 8192);
   }
@@ -439,7 +439,7 @@ ReportInput reusing_run() {
   }
   json& result = input.metrics.back();
   result["views"] = {{"mirror", true}, {"shift", 0}};
-  result["voters"] = {"layer2", "layer3"};
+  result["ensemble"] = {"layer2", "layer3"};
   result["validation_accuracy_plain"] = 0.812;
   result["test_accuracy_plain"] = 0.801;
   return input;

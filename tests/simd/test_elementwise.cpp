@@ -101,22 +101,23 @@ TEST_CASE("adam is the same step in every table, and the textbook's", "[simd][el
   std::vector<std::int64_t> sums(n);
   for (std::int64_t& s : sums) s = static_cast<std::int64_t>(random.next() >> 23U) - (std::int64_t{1} << 40U);
   sums[0] = 0;
-  const std::vector<float> value = normal_numbers(n, 1, 4), first = normal_numbers(n, 0.1, 5);
-  std::vector<float> second = normal_numbers(n, 0.1, 6);
-  for (float& v : second) v *= v;
-  const float factor = 1e-12F, rate = 0.01F, root = 1.25F, keep = 0.999F;
+  const std::vector<float> value = normal_numbers(n, 1, 4), mean = normal_numbers(n, 0.1, 5);
+  std::vector<float> variance = normal_numbers(n, 0.1, 6);
+  for (float& v : variance) v *= v;
+  const float factor = 1e-12F, rate = 0.01F, bias_correction = 1.25F, decay_factor = 0.999F;
   Guarded<float> reference[3] = {Guarded<float>(n), Guarded<float>(n), Guarded<float>(n)};
   const auto step = [&](const std::string& name, Guarded<float>* parts) {
     std::copy(value.begin(), value.end(), parts[0].data());
-    std::copy(first.begin(), first.end(), parts[1].data());
-    std::copy(second.begin(), second.end(), parts[2].data());
-    table(name).adam(sums.data(), n, factor, rate, root, keep, parts[0].data(), parts[1].data(), parts[2].data());
+    std::copy(mean.begin(), mean.end(), parts[1].data());
+    std::copy(variance.begin(), variance.end(), parts[2].data());
+    table(name).adam(sums.data(), n, factor, rate, bias_correction, decay_factor, parts[0].data(), parts[1].data(),
+                     parts[2].data());
   };
   step("ref", reference);
   for (std::size_t k = 0; k < n; ++k) {
     const double g = static_cast<double>(sums[k]) * 1e-12;
-    const double m = 0.9 * first[k] + 0.1 * g;
-    const double v = 0.999 * second[k] + 0.001 * g * g;
+    const double m = 0.9 * mean[k] + 0.1 * g;
+    const double v = 0.999 * variance[k] + 0.001 * g * g;
     CHECK(std::fabs(reference[0].data()[k] - (value[k] * 0.999 - 0.01 * m / (std::sqrt(v * 1.25) + 1e-8))) < 1e-5);
     CHECK(std::fabs(reference[1].data()[k] - m) < 1e-6);
     CHECK(std::fabs(reference[2].data()[k] - v) < 1e-6);
