@@ -249,6 +249,9 @@ int launch(Session& session, std::span<const std::string> args) {
       "is lost it goes on from the last checkpoint with what is left, and with more when hosts come back. Rank 0,\n"
       "which writes the run folder, runs on this machine. Ctrl-C or SIGTERM leaves a run that can be continued.\n"
       "Float nets take as many processes as their --tensor, --pipeline, --shard-ranks and --batch divide them among.");
+  static const std::vector<Options::Need> needs{
+      {"agent", "hostfile", {}}, {"probe-seconds", "hostfile", {}}, {"patience", "hostfile", {}}};
+  options.needs(needs);
   options.group("Hosts");
   options.text("hostfile", hostfile, "FILE",
                "File of hosts, a line `HOST slots=N` each, or Slurm's lists of them, node[01-16]; without it all processes run "

@@ -151,32 +151,32 @@ void Process::signal_group(int number) const {
   if (id_ > 0) kill(-id_, number);
 }
 
-std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit) {
-  std::vector<std::optional<Process>> processes(commands.size());
-  std::vector<Ended> results(commands.size());
-  for (std::size_t i = 0; i < commands.size(); ++i) {
-    try {
-      processes[i].emplace(commands[i]);
-    } catch (const Error& error) {
-      results[i] = {-1, error.what(), false};
+std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit,
+                           const std::function<bool()>& stop) {
+  struct Running {
+    std::size_t command;
+    Process process;
+    Clock::time_point start;
+  };
+  std::vector<Ended> results(commands.size(), {-1, "", true});
+  std::vector<Running> running;
+  std::size_t next = 0;
+  while (next < commands.size() || !running.empty()) {
+    for (; next < commands.size() && running.size() < most_processes; ++next) {
+      try {
+        running.push_back({next, Process(commands[next]), Clock::now()});
+      } catch (const Error& error) {
+        results[next] = {-1, error.what(), false};
+      }
     }
-  }
-  const Clock::time_point start = Clock::now();
-  for (bool waiting = true; waiting;) {
-    waiting = false;
-    const bool late = Clock::now() - start > limit;
-    for (std::size_t i = 0; i < processes.size(); ++i) {
-      if (!processes[i]) continue;
-      results[i].output += processes[i]->read();
-      const std::optional<int> code = processes[i]->poll();
-      results[i].code = code.value_or(-1);
-      waiting = waiting || !code;
-    }
-    if (late) break;
-    if (waiting) std::this_thread::sleep_for(poll_interval);
-  }
-  for (std::size_t i = 0; i < processes.size(); ++i) {
-    if (processes[i]) results[i].output += processes[i]->read();
+    std::erase_if(running, [&](Running& each) {
+      const std::optional<int> code = each.process.poll();
+      results[each.command].output += each.process.read();
+      results[each.command].code = code.value_or(-1);
+      return code || Clock::now() - each.start > limit;
+    });
+    if (stop && stop()) break;
+    if (!running.empty()) std::this_thread::sleep_for(poll_interval);
   }
   return results;
 }

@@ -4,6 +4,8 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,7 +45,12 @@ struct Ended {
   bool started = true;  // otherwise the code is -1
 };
 
-// Runs commands side by side, each at most `limit` long; in the order of the commands.
-std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit);
+// Most programs that ask hosts at once: each takes a process and a file.
+inline constexpr std::size_t most_processes = 256;
+
+// Runs commands, most_processes side by side, each at most `limit` long; in the order of the commands. Once stop() holds, if it
+// is given, those that have not ended are killed or not started.
+std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands, std::chrono::duration<double> limit,
+                           const std::function<bool()>& stop = {});
 
 }  // namespace bitloom::launch

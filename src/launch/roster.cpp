@@ -104,8 +104,9 @@ void Roster::ask() {
     commands.push_back(probe_command(i == 0 ? "" : options_.agent, asked[i], options_.notice));
   }
   const double limit = patience(asked_ ? quick_limit : probe_limit);
-  const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(limit));
+  const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(limit), options_.stop);
   members_.clear();
+  if (options_.stop && options_.stop()) return;
   std::map<std::string, std::string> absent;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     Presence presence = presence_of(answers[i].code);
@@ -142,17 +143,21 @@ void Roster::name_absent(const std::map<std::string, std::string>& absent) {
 }
 
 std::vector<Host> Roster::look() {
-  if (probes_.empty() && seconds_since(looked_) >= options_.probe_seconds) {
+  if (probes_.empty() && next_probe_ == options_.hosts.size() && seconds_since(looked_) >= options_.probe_seconds) {
     looked_ = Clock::now();
-    std::set<std::string> names;
-    for (const Host& host : members_) names.insert(host.name);
-    for (const Host& host : options_.hosts) {
-      if (names.contains(host.name) || is_excluded(host)) continue;
-      try {
-        probes_.push_back({host, Process(probe_command(options_.agent, host, options_.notice))});
-      } catch (const Error&) {
-        break;  // no process to spare now
-      }
+    next_probe_ = 0;
+  }
+  const auto is_member = [&](const Host& host) {
+    return std::any_of(members_.begin(), members_.end(), [&](const Host& member) { return member.name == host.name; });
+  };
+  for (; next_probe_ < options_.hosts.size() && probes_.size() < most_processes; ++next_probe_) {
+    const Host& host = options_.hosts[next_probe_];
+    if (is_excluded(host) || is_member(host)) continue;
+    try {
+      probes_.push_back({host, Process(probe_command(options_.agent, host, options_.notice))});
+    } catch (const Error&) {
+      next_probe_ = options_.hosts.size();  // no process to spare now
+      break;
     }
   }
   std::vector<Host> found;

@@ -45,7 +45,10 @@ class Roster {
   // Asks hosts that are no members, again and again, without waiting for answers; returns those that can join.
   std::vector<Host> look();
   // No more answers to what was asked.
-  void stop_looking() { probes_.clear(); }
+  void stop_looking() {
+    probes_.clear();
+    next_probe_ = options_.hosts.size();
+  }
 
   // The members have come to a step together.
   void prove();
@@ -82,6 +85,7 @@ class Roster {
   std::set<std::string> leaving_;              // names of hosts that were so when they were asked last
   std::set<std::string> absent_;               // hosts that were named last
   std::vector<Probe> probes_;
+  std::size_t next_probe_ = options_.hosts.size();  // host that is asked next in this round; all have been
   Clock::time_point looked_ = Clock::now();
   bool asked_ = false;
 };

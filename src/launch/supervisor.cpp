@@ -115,6 +115,7 @@ bool Supervisor::wait_for_hosts(const End& last) {
   const Clock::time_point start = Clock::now();
   for (bool told = false;; told = true) {
     roster_.ask();
+    if (options_.stop()) return false;
     if (roster_.is_enough()) break;
     if (seconds_since(start) > options_.patience_seconds) {
       const std::string earlier = first_failure_.empty() ? "" : "; before that: " + first_failure_;

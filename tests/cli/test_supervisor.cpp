@@ -51,10 +51,10 @@ class Play {
 
   Outcome launch(const std::string& hosts, const Args& more = {}, const char* kind = "binary",
                  const std::string& agent = "./agent", const Args& division = {}) {
-    Args args = {"launch", "--mpirun", "./mpirun", "--probe-seconds", "0.5"};
+    Args args = {"launch", "--mpirun", "./mpirun"};
     if (!hosts.empty()) {
       write_file(folder_ / "hosts", hosts);
-      args = with(args, {"--hostfile", "hosts", "--agent", agent});
+      args = with(args, {"--hostfile", "hosts", "--agent", agent, "--probe-seconds", "0.5"});
     }
     return run_program(folder_.path(),
                        with(with(with(args, more), {"--", "train", kind, "--data", "synth", "--out", "run"}), division));
@@ -260,10 +260,10 @@ TEST_CASE("signs of life are what the program writes, too", "[launch]") {
   // Longer than the deadline without a step.
   Play play(R"(
 step
-for i in 1 2 3 4 5 6 7 8; do echo "images: $i of 8 sent"; sleep 0.5; done
+for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "images: $i of 12 sent"; sleep 0.5; done
 finish
 )");
-  const Outcome outcome = play.launch("", {"--deadline", "2"});
+  const Outcome outcome = play.launch("", {"--deadline", "5"});
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 0);
 }

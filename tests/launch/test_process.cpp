@@ -9,7 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "launch/leftovers.h"
 #include "tests/support/catch.h"
@@ -72,6 +77,34 @@ TEST_CASE("what cannot be started is told, and keeps nothing else from being run
   forks_to_fail = 1000;
   CHECK(message_of(ErrorKind::io, [] { Process({"true"}); }) == "true: cannot be started: Resource temporarily unavailable");
   forks_to_fail = 0;
+}
+
+TEST_CASE("many commands run a number at once, and none after a stop", "[process]") {
+  const auto children = [] {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::ifstream file(entry.path() / "stat");
+      std::string id, name, state;
+      pid_t parent = 0;
+      count += file >> id >> name >> state >> parent && parent == getpid() ? 1 : 0;
+    }
+    return count;
+  };
+  const std::size_t before = children();
+  const std::vector<std::vector<std::string>> quick(most_processes + 50, {"sleep", "0.1"});
+  std::size_t most = 0, calls = 0;
+  const std::vector<Ended> ended = run_all(quick, std::chrono::minutes(5), [&] {
+    if (calls++ % 4 == 0) most = std::max(most, children() - before);
+    return false;
+  });
+  CHECK(std::all_of(ended.begin(), ended.end(), [](const Ended& each) { return each.code == 0; }));
+  CHECK(most > 1);
+  CHECK(most <= most_processes);
+  const std::vector<std::vector<std::string>> slow(most_processes + 50, {"sleep", "600"});
+  const std::vector<Ended> stopped = run_all(slow, std::chrono::minutes(5), [] { return true; });
+  REQUIRE(stopped.size() == slow.size());
+  CHECK(std::all_of(stopped.begin(), stopped.end(), [](const Ended& each) { return each.code == -1 && each.started; }));
+  CHECK(children() == before);
 }
 
 TEST_CASE("a process that does not end though it was killed is left behind", "[process]") {
