@@ -16,6 +16,7 @@ int count_of(std::size_t elements) {
 }
 
 void Comm::State::lose(const std::string& message) {
+  process->keep_reason(message);
   process->break_off();
   throw PeerLost(message);
 }
@@ -28,7 +29,12 @@ void Comm::State::lose_by_waiting(const char* operation, std::size_t bytes, doub
 }
 
 void Comm::State::require_usable(const char* operation) const {
-  if (process->broken) throw PeerLost(fmt::format("{}: {} lost its peers earlier", operation, self()));
+  if (process->broken) throw PeerLost(lost_earlier(operation));
+}
+
+std::string Comm::State::lost_earlier(const char* operation) const {
+  const std::string reason = process->reason();
+  return fmt::format("{}: {} lost its peers earlier{}{}", operation, self(), reason.empty() ? "" : ": ", reason);
 }
 
 void Comm::State::require_rank(const char* operation, int root) const {
@@ -65,15 +71,27 @@ void Comm::State::verify(int code, const char* operation) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  const std::string message = fmt::format("{}: MPI reported on {}: {} (code {})", operation, self(),
+                                          std::string(text.data(), static_cast<std::size_t>(length)), code);
+  process->keep_reason(message);
   process->broken = true;
-  throw PeerLost(fmt::format("{}: MPI reported on {}: {} (code {})", operation, self(),
-                             std::string(text.data(), static_cast<std::size_t>(length)), code));
+  throw PeerLost(message);
 }
 
 bool Comm::State::test(std::span<MPI_Request> requests, const char* operation) {
   int done = 0;
   call(operation, [&] { return MPI_Testall(count_of(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE); });
   return done != 0;
+}
+
+void Process::keep_reason(const std::string& message) {
+  const std::lock_guard lock(reason_turn_);
+  if (reason_.empty()) reason_ = message;
+}
+
+std::string Process::reason() const {
+  const std::lock_guard lock(reason_turn_);
+  return reason_;
 }
 
 void Process::break_off() {

@@ -79,6 +79,13 @@ struct Process {
   void move_operations();
   // From now on nobody calls MPI; nobody is inside a call when it returns.
   void break_off();
+  // Why the peers were lost, for whoever uses a communicator next: the first message stays.
+  void keep_reason(const std::string& message);
+  std::string reason() const;
+
+ private:
+  mutable std::mutex reason_turn_;
+  std::string reason_;
 };
 
 struct Comm::State {
@@ -118,6 +125,8 @@ struct Comm::State {
 
   [[noreturn]] void lose(const std::string& message);
   void require_usable(const char* operation) const;
+  // Message of a call after that.
+  std::string lost_earlier(const char* operation) const;
   void require_rank(const char* operation, int root) const;
   // Throws Error(usage) unless there is another rank of this number.
   void require_peer(const char* operation, int peer) const;

@@ -61,6 +61,7 @@ struct DeviceComm::State {
   }
   [[noreturn]] void lose(const std::string& message) {
     is_sound = false;
+    comm->state().process->keep_reason(message);
     comm->state().process->break_off();
     throw PeerLost(message);
   }
@@ -99,7 +100,7 @@ struct DeviceComm::State {
   // Starts the operations of f as one group, and waits until they are on their way: the stream must not be used before.
   template <typename F>
   void group(const char* what, F&& f) {
-    if (comm->broken()) throw PeerLost(fmt::format("{}: {} lost its peers earlier", what, comm->state().self()));
+    if (comm->broken()) throw PeerLost(comm->state().lost_earlier(what));
     if (nccl == nullptr) return;
     last = what;
     check(ncclGroupStart());

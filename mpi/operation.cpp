@@ -56,9 +56,10 @@ bool Operation::poll() {
   bool over = true;
   try {
     over = advance();
-  } catch (...) {
+  } catch (const std::exception& error) {
     // Requests may be left, and their buffers will not be.
     error_ = std::current_exception();
+    state_.process->keep_reason(error.what());
     state_.process->break_off();
   }
   if (over) over_.store(true, std::memory_order_release);
@@ -80,7 +81,10 @@ void Operation::wait() {
 void Operation::leave(double seconds) {
   const Clock::time_point start = Clock::now();
   const auto ends = [&] {
-    if (!poll() && seconds_since(start) > seconds) state_.process->break_off();
+    if (!poll() && seconds_since(start) > seconds) {
+      state_.process->keep_reason(fmt::format("{} of {} bytes was left while it was under way", name_, bytes_));
+      state_.process->break_off();
+    }
     return is_over() || state_.process->broken;
   };
   state_.wait_until(ends, name_, bytes_);

@@ -120,7 +120,7 @@ int group() {
   const std::string first = message_of_loss([&] { tensor.sum(std::span(values)); });
   const std::string second = message_of_loss([&] { comm.barrier(); });
   if (!contains(first, "sum of 4000 bytes: rank 0 of 2 of the tensor group (rank 1 of 3) waited") ||
-      !contains(second, "barrier: rank 1 of 3 lost its peers earlier")) {
+      !contains(second, "barrier: rank 1 of 3 lost its peers earlier: " + first)) {
     std::fprintf(stderr, "watchdog: failed: '%s', '%s'\n", first.c_str(), second.c_str());
     return 1;
   }
@@ -148,7 +148,8 @@ int late() {
   Pending pending = start_sum(comm, std::span(values));
   const std::string first = message_of_loss([&] { pending.wait(); });
   const std::string second = message_of_loss([&] { sum_in_order(comm, std::span(values)); });
-  if (!contains(first, "sum of floats of 4000 bytes: rank 0 of 2 waited") || !contains(second, "lost its peers earlier")) {
+  if (!contains(first, "sum of floats of 4000 bytes: rank 0 of 2 waited") ||
+      !contains(second, "lost its peers earlier: " + first)) {
     std::fprintf(stderr, "watchdog: failed: '%s', '%s'\n", first.c_str(), second.c_str());
     return 1;
   }
