@@ -1,8 +1,8 @@
 """What scripts/repro-shakespeare runs: GPTs of Bitloom and of PyTorch on the same tokens with the same budget.
 
 shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--warmup N] [--seeds N]
-[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--threads N] [--out FOLDER]: prints a table of validation losses in nats per token, a sample, and
-a line of JSON."""
+[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--threads N] [--out FOLDER]: prints a table of
+validation losses in nats per token, a sample, and a line of JSON."""
 
 import argparse
 import json
@@ -155,15 +155,17 @@ def prepare(options, level):
                         "--out", folder], check=True, stdout=sys.stderr)
 
 
-def train_bitloom(options, level, seed, bits):
-    run = options.out / f"bitloom-{level}-{bits or 'all'}-{seed}"
+def train_bitloom(options, level, seed, bits, quantiser="few-bit"):
+    kept = "all" if bits == 0 else f"{bits}" if quantiser == "few-bit" else f"{quantiser}-{bits}"
+    run = options.out / f"bitloom-{level}-{kept}-{seed}"
     if not (run / "model.safetensors").exists():
         layers, heads, width = options.net
         resume = ["--resume"] if (run / "options.ini").exists() else []
         subprocess.run(
             [PROGRAM, "train", "gpt", "--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width",
              str(width), "--context", str(options.context), "--steps", str(options.steps), "--batch", str(options.batch),
-             "--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--dropout", "0", "--activation-bits", str(bits), "--seed", str(seed),
+             "--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--dropout", "0",
+             "--activation-bits", str(bits), *(["--activation-quantiser", quantiser] if bits else []), "--seed", str(seed),
              "--evaluate-every", str(options.steps), "--evaluate-sequences", "0", "--keep", "last", "--out", run, *resume],
             check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
     result = earlier_runs.events_of(run, "result")[-1]
@@ -199,6 +201,7 @@ def parse():
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--levels", default="bytes,bpe")
     parser.add_argument("--bits", default="4,3,2,1")
+    parser.add_argument("--quantisers", default="few-bit")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/shakespeare")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--warmup", type=int)
@@ -235,8 +238,10 @@ def main():
         for bits in map(int, filter(None, options.bits.split(","))):
             if level != levels[0]:
                 break
-            runs = [train_bitloom(options, level, seed, bits) for seed in seeds]
-            rows.append(show(f"{level}: Bitloom, {bits}-bit activations", runs, rows[0]))
+            for quantiser in options.quantisers.split(","):
+                runs = [train_bitloom(options, level, seed, bits, quantiser) for seed in seeds]
+                name = f"{level}: Bitloom, {bits}-bit {'activations' if quantiser == 'few-bit' else quantiser}"
+                rows.append(show(name, runs, rows[0]))
         result["levels"][level] = rows
     run = options.out / f"bitloom-{levels[0]}-all-1"
     print("\na sample:", flush=True)

@@ -119,6 +119,7 @@ ClipTowers::ClipTowers(const ClipConfig& config)
   blocks.width = config_.width;
   blocks.dropout = config_.dropout;
   blocks.activation_bits = config_.activation_bits;
+  blocks.activation_quantiser = config_.activation_quantiser;
   BlockBuilder builder(blocks, nullptr);
   text_.add(builder.layers().make_embedding("embedding", config_.text_vocabulary + 2, config_.text, config_.width));
   builder.add_dropout(text_);

@@ -24,6 +24,7 @@ struct ClipConfig {
   std::size_t layers = 2, heads = 2, width = 64;  // of the transformer
   double dropout = 0;
   unsigned activation_bits = 0;
+  nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
 
   std::size_t embedding() const { return image.classes; }
   // Inputs of the transformer: tokens of text, then the first token and padding.

@@ -61,8 +61,9 @@ class CnnBuilder {
                                            nn::BatchNorm::Options{norm.momentum, norm.epsilon, norm.gain, norm.bias_rate});
   }
 
-  LayerPointer activation() const {
-    return std::make_unique<nn::Activate>(nn::find_activation(config_.activation), config_.activation_bits);
+  LayerPointer activation() {
+    return std::make_unique<nn::Activate>(nn::find_activation(config_.activation), config_.activation_bits,
+                                          config_.activation_quantiser, activations_++);
   }
 
   // Twice as many kernels as a patch has numbers: its principal components and their negatives.
@@ -142,6 +143,7 @@ class CnnBuilder {
   const CnnConfig& config_;
   nn::Shape shape_;
   std::size_t blocks_ = 0;
+  std::uint64_t activations_ = 0;
 };
 
 std::string layer_name(std::size_t i) { return fmt::format("layers.{}", i); }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "nn/activation.h"
 
 namespace bitloom::models {
 
@@ -62,7 +63,8 @@ struct CnnConfig {
   std::string name;
   std::vector<CnnLayer> layers;
   std::string activation = "gelu";
-  unsigned activation_bits = 0;  // bits kept of every activation's input for the backward pass (Novikov et al. 2022); 0: all
+  unsigned activation_bits = 0;  // bits kept of every activation's input for the backward pass; 0: all
+  nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
   CnnNorm norm;
   // Convolutions begin as the identity on their first channels (Dirac), the others as random numbers.
   bool identity_start = false;

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "nn/activation.h"
+
 namespace bitloom::models {
 
 // Pairs of queries and keys that a layer's attention sees among image tokens; text is causal, and an image sees all of it.
@@ -25,8 +27,9 @@ struct DalleConfig {
   std::size_t extent = 11;  // side of the window of convolutional attention: odd; the grid's, if that is smaller
   double dropout = 0.1;     // of embeddings, of attention's softmax, and before every residual sum
   std::string activation = "gelu_tanh";
-  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass (Novikov et al. 2022); 0: all
-  bool recompute = false;        // keep of every block its input alone, and compute the rest again
+  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
+  nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
+  bool recompute = false;  // keep of every block its input alone, and compute the rest again
   // For deep nets (Huang et al. 2019, section 4): initial weights of the feed-forward parts divided by the layers, and a
   // magnitude at which the loss of training clips logits; 0: none.
   bool small_feed_forward = false;
@@ -38,7 +41,7 @@ struct DalleConfig {
   std::size_t padding_id(std::size_t position) const { return text_vocabulary + position; }
   std::size_t code_id(std::size_t code) const { return text_vocabulary + text + code; }
   std::size_t inputs() const { return text_vocabulary + text + codes; }
-  // Of layer i, counted from 0: convolutional of the last; column of the second of every four; row of the others.
+  // Attention of layer i, counted from 0: convolutional for the last; column for the second of every four; row for the others.
   ImageAttention attention_of(std::size_t i) const;
   // Numbers that are learned.
   std::uint64_t parameters() const;

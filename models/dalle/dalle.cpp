@@ -145,7 +145,7 @@ DalleOutput::DalleOutput(const DalleConfig& config)
 }
 
 nn::Tensor DalleOutput::backward(nn::Pass& pass, const nn::Tensor& dy) {
-  // Of the loss, which came before.
+  // The loss, which came before, has completed both gradients.
   pass.announce(text_);
   pass.announce(codes_);
   return norm_.backward(pass, dy);
@@ -159,8 +159,15 @@ void DalleOutput::add_parameters(std::vector<nn::Parameter*>& all) {
 // --- Dalle ---
 
 Dalle::Dalle(const DalleConfig& config, train::TensorGroup* group) : config_(checked(config)) {
-  const BlockConfig blocks{config_.layers,     config_.heads,           config_.width,     config_.dropout,
-                           config_.activation, config_.activation_bits, config_.recompute, config_.small_feed_forward};
+  const BlockConfig blocks{config_.layers,
+                           config_.heads,
+                           config_.width,
+                           config_.dropout,
+                           config_.activation,
+                           config_.activation_bits,
+                           config_.activation_quantiser,
+                           config_.recompute,
+                           config_.small_feed_forward};
   BlockBuilder builder(blocks, group);
   layers_.emplace<DalleEmbedding>(config_);
   builder.add_dropout(layers_);

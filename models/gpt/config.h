@@ -1,4 +1,4 @@
-// What a GPT-style transformer is made of (Radford et al. 2019; Shoeybi et al. 2019, section 3 and table 1), its named sizes,
+// Configuration of a GPT-style transformer (Radford et al. 2019; Shoeybi et al. 2019, section 3 and table 1), its named sizes,
 // and its description as JSON.
 #pragma once
 
@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "nn/activation.h"
 
 namespace bitloom::models {
 
@@ -22,8 +24,9 @@ struct GptConfig {
   std::size_t vocabulary_multiple = 128;
   double dropout = 0.1;  // of embeddings, of attention's softmax, and before every residual sum
   std::string activation = "gelu_tanh";
-  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass (Novikov et al. 2022); 0: all
-  bool recompute = false;        // keep of every block its input alone, and compute the rest again
+  unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
+  nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
+  bool recompute = false;  // keep of every block its input alone, and compute the rest again
   // For deep nets (Huang et al. 2019, section 4): initial weights of the feed-forward parts divided by the layers, and a
   // magnitude at which the loss of training clips logits; 0: none.
   bool small_feed_forward = false;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "nn/activation.h"
 #include "nn/layer.h"
 #include "nn/layers/tokens.h"
 #include "train/parallel/tensor.h"
@@ -19,7 +20,8 @@ struct BlockConfig {
   double dropout = 0;                            // of attention's softmax, and before every residual sum
   std::string activation = "gelu_tanh";
   unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
-  bool recompute = false;        // keep of every block its input alone, and compute the rest again
+  nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
+  bool recompute = false;  // keep of every block its input alone, and compute the rest again
   // Initial weights of the feed-forward parts have deviation 0.02 / layers (Huang et al. 2019, section 4).
   bool small_feed_forward = false;
 };
@@ -47,7 +49,7 @@ class BlockBuilder {
 
   const BlockConfig& config_;
   train::TensorLayers layers_;
-  std::uint64_t dropouts_ = 0;
+  std::uint64_t dropouts_ = 0, activations_ = 0;
 };
 
 }  // namespace bitloom::models

@@ -26,7 +26,7 @@ struct AdamSettings : FloatSettings {
                         const std::string& micro_batch_text =
                             "auto: what suits the memory. Another number rounds "
                             "otherwise");
-  // Of nets all of whose residual blocks can have scales of their own.
+  // Declares --loss-scale, for nets all of whose residual blocks can have scales of their own.
   void declare_loss_scale(Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).
   train::TrainOptions make_options(double peak) const;
@@ -38,7 +38,7 @@ struct AdamSettings : FloatSettings {
   void add_newer(const train::TrainOptions& options, nlohmann::json& identity) const;
 };
 
-// What plans of a transformer's training look at, in one process, with a number of examples at once; 0: what suits the memory.
+// Options of plans for a transformer's training in one process. examples: number at once; 0: what suits the memory.
 template <typename Settings>
 plan::FloatOptions planned_training(const Settings& settings, std::size_t examples) {
   plan::FloatOptions options;
@@ -46,6 +46,7 @@ plan::FloatOptions planned_training(const Settings& settings, std::size_t exampl
   options.micro_batch = examples;
   options.recompute = plan::find_recompute(settings.recompute);
   options.activation_bits = static_cast<unsigned>(settings.activation_bits);
+  options.activation_quantiser = quantiser_named(settings.activation_quantiser, settings.activation_bits);
   options.train = settings.make_options();
   return options;
 }

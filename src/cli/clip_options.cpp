@@ -16,7 +16,7 @@ void ClipSettings::declare(Options& options) {
   options.text("net", net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(models::clip_names(), ", ")));
   options.count("side", side, 8, 1024, "Height and width that images are cut and resized to, pixels");
   options.number("dropout", dropout, 0, 1, "Dropout rate of the texts' transformer; 0 disables dropout");
-  declare_activation_bits(options, activation_bits);
+  declare_activation_bits(options, activation_bits, activation_quantiser);
   options.group("Pairs");
   data.declare(options);
   captions.declare(options);
@@ -35,6 +35,7 @@ models::ClipConfig ClipSettings::make_config(std::size_t vocabulary) const {
   config.text_vocabulary = vocabulary;
   config.dropout = dropout;
   config.activation_bits = config.image.activation_bits = static_cast<unsigned>(activation_bits);
+  config.activation_quantiser = config.image.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
   check(config);
   return config;
 }

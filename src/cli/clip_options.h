@@ -21,6 +21,7 @@ struct ClipSettings : AdamSettings {
   std::size_t side = 64;
   double dropout = 0.1;
   std::size_t activation_bits = 0;
+  std::string activation_quantiser = "few-bit";
   PairOptions data;
   CaptionSettings captions;
 

@@ -18,6 +18,7 @@ struct ShapeSettings : FloatSettings {
   ShapeSettings() { batch = 32; }
 
   std::size_t activation_bits = 0;
+  std::string activation_quantiser = "few-bit";
   std::string recompute = "none";
   std::string master_weights = "f32";
   std::string optimizer = "adamw";
@@ -29,7 +30,7 @@ struct ShapeSettings : FloatSettings {
                  "Examples at once, a divisor of the batch; auto: of every grid the number that is best");
     options.bytes("memory", memory, "Memory of a rank; 0: most of what is available here");
     options.choice("optimizer", optimizer, train::update_rule_names(), "Optimiser: adamw, rmsprop or sgd with momentum");
-    declare_activation_bits(options, activation_bits);
+    declare_activation_bits(options, activation_bits, activation_quantiser);
     declare_recompute(options, recompute);
     declare_dtype(options, values);
     declare_master_weights(options, master_weights);
@@ -41,6 +42,7 @@ struct ShapeSettings : FloatSettings {
     training.micro_batch = micro_batch_of(batch).value_or(0);
     training.recompute = plan::find_recompute(recompute);
     training.activation_bits = static_cast<unsigned>(activation_bits);
+    training.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
     training.train.values = dtype();
     training.train.master_weights = master_weights_named(master_weights);
     training.train.optimizer.rule = optimizer;

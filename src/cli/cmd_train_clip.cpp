@@ -138,6 +138,7 @@ Json TrainedClip::identity() {
   Json json = settings_.identity(training().train_options());
   json["net"] = to_json(config());
   json["activation_bits"] = config().activation_bits;
+  add_quantiser(config().activation_quantiser, json);
   json["micro_batch"] = micro_batch();
   json["tokenizer"] = data::tokenizer_hash(*tokenizer_);
   json["data"] = content_hash(data_.train);

@@ -38,24 +38,26 @@ std::string cnn_option(const std::string& field) {
 
 Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, const data::Dataset& train) {
   const models::CnnTraining& t = settings.training;
-  return {{"net", architecture_of(config)},
-          {"activation_bits", config.activation_bits},
-          {"decays_vectors", config.decays_vectors},
-          {"batch", t.batch},
-          {"optimizer", t.optimizer},
-          {"learning_rate", t.learning_rate},
-          {"momentum", t.momentum},
-          {"weight_decay", t.weight_decay},
-          {"schedule", t.schedule},
-          {"label_smoothing", t.label_smoothing},
-          {"lookahead", t.lookahead},
-          {"average", average_identity(settings.average)},
-          {"clip", settings.clip},
-          {"augment", t.augment},
-          {"flip", t.flip},
-          {"dtype", settings.values},
-          {"seed", settings.seed},
-          {"data", content_hash(train)}};
+  Json json = {{"net", architecture_of(config)},
+               {"activation_bits", config.activation_bits},
+               {"decays_vectors", config.decays_vectors},
+               {"batch", t.batch},
+               {"optimizer", t.optimizer},
+               {"learning_rate", t.learning_rate},
+               {"momentum", t.momentum},
+               {"weight_decay", t.weight_decay},
+               {"schedule", t.schedule},
+               {"label_smoothing", t.label_smoothing},
+               {"lookahead", t.lookahead},
+               {"average", average_identity(settings.average)},
+               {"clip", settings.clip},
+               {"augment", t.augment},
+               {"flip", t.flip},
+               {"dtype", settings.values},
+               {"seed", settings.seed},
+               {"data", content_hash(train)}};
+  add_quantiser(config.activation_quantiser, json);
+  return json;
 }
 
 void check_images(const CnnSettings& settings, const data::Dataset& train) {
@@ -175,7 +177,7 @@ class TrainedCnn final : public TrainedModel {
     return options;
   }
 
-  // Of the process that takes most.
+  // Memory of the process that takes most.
   plan::FloatMemory memory_of(std::size_t images) const {
     return plan::plan_grid(model_, grid_.shape(), plan_options(images), plan::FloatCluster()).memory();
   }

@@ -124,7 +124,7 @@ class TrainedDalle final : public TrainedModel {
     return options;
   }
 
-  // Of the process that takes most.
+  // Memory of the process that takes most.
   plan::FloatMemory memory_of(std::size_t pairs) {
     return plan::plan_grid(model_, grid_.shape(), plan_options(pairs), plan::FloatCluster()).memory();
   }
@@ -160,6 +160,7 @@ Json TrainedDalle::identity() {
   Json json = settings_.identity(training().train_options());
   json["net"] = to_json(config_);
   json["activation_bits"] = config_.activation_bits;
+  add_quantiser(config_.activation_quantiser, json);
   json["merge_dropout"] = settings_.merge_dropout;
   json.update(settings_.deep.identity());
   settings_.layout.add_compression(json);

@@ -47,6 +47,7 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
                {"seed", settings.seed},
                {"text", text.fingerprint}};
   if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
+  add_quantiser(config.activation_quantiser, json);
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   settings.layout.add_compression(json);
   if (options.optimizer.rule != GptSettings().optimizer.rule) json["rule"] = options.optimizer.rule;

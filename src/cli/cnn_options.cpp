@@ -21,7 +21,7 @@ void declare_net(Options& options, CnnSettings& settings) {
                fmt::format("Net: {}, or a file that describes one", fmt::join(models::cnn_names(), ", ")));
   options.text("activation", settings.activation, "NAME",
                fmt::format("Activation, instead of the net's: {}", fmt::join(nn::activation_names(), ", ")));
-  declare_activation_bits(options, settings.activation_bits);
+  declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
 void declare_training(Options& options, CnnSettings& settings) {
@@ -139,6 +139,7 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
     config.activation = activation;
   }
   config.activation_bits = static_cast<unsigned>(activation_bits);
+  config.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
   config.training = training;
   return config;
 }

@@ -18,6 +18,7 @@ struct CnnSettings : FloatSettings {
   std::string net = "airbench94";
   std::string activation;  // "": the net's
   std::size_t activation_bits = 0;
+  std::string activation_quantiser = "few-bit";
   DataOptions data;
   // As the net's description has them where they are not given.
   models::CnnTraining training;

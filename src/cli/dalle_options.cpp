@@ -26,7 +26,7 @@ void declare_net(Options& options, DalleSettings& settings) {
   options.count("text-positions", settings.text, 0, 100000,
                 "Number of tokens of a caption, behind which it is cut; 0: as the net has them");
   options.number("dropout", settings.dropout, 0, 1, "Dropout rate; 0 disables dropout");
-  declare_activation_bits(options, settings.activation_bits);
+  declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
 }  // namespace
@@ -85,6 +85,7 @@ models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size
   config.codes = codes;
   config.dropout = dropout;
   config.activation_bits = static_cast<unsigned>(activation_bits);
+  config.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
   config.recompute = recompute == "block";
   config.small_feed_forward = deep.small_feed_forward();
   config.logit_clip = deep.logit_clip;

@@ -25,6 +25,7 @@ struct DalleSettings : AdamSettings {
   std::size_t layers = 0, heads = 0, width = 0, text = 0;  // 0: as the net has them
   double dropout = 0.1;
   std::size_t activation_bits = 0;
+  std::string activation_quantiser = "few-bit";
   std::string recompute = "none";
   DeepNetSettings deep;
   PairOptions data;

@@ -14,6 +14,7 @@
 #include "cli/run_folder.h"
 #include "cli/signals.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/text.h"
@@ -93,9 +94,26 @@ void FloatSettings::check_keep(const Options& options, bool has_validation) cons
   fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
 }
 
-void declare_activation_bits(Options& options, std::size_t& bits) {
+void declare_activation_bits(Options& options, std::size_t& bits, std::string& quantiser) {
   options.count("activation-bits", bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+  options.choice(
+      "activation-quantiser", quantiser, nn::quantiser_names(),
+      "Meaning of these bits: few-bit, a table of the derivative (Novikov et al. 2022); act-nn, the input itself, rounded at "
+      "random in groups of 256 (Chen et al. 2021), to compare");
+}
+
+nn::Quantiser quantiser_named(const std::string& name, std::size_t bits) {
+  const nn::Quantiser quantiser = nn::find_quantiser(name);
+  if (quantiser != nn::Quantiser::few_bit && bits == 0) {
+    fail_field(ErrorKind::usage, "activation_quantiser", "{} has no effect on all bits; expected it beside `activation_bits`",
+               name);
+  }
+  return quantiser;
+}
+
+void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity) {
+  if (quantiser == nn::Quantiser::act_nn) identity["activation_quantiser"] = "act-nn";
 }
 
 void declare_compress_format(Options& options, std::string& format) {

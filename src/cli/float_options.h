@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/system.h"
+#include "nn/activation.h"
 #include "nn/engine.h"
 #include "plan/float_plan.h"
 #include "train/run.h"
@@ -52,7 +53,11 @@ struct FloatSettings {
 };
 
 // Less memory for the backward pass and for the weights, each into its variable.
-void declare_activation_bits(Options& options, std::size_t& bits);
+void declare_activation_bits(Options& options, std::size_t& bits, std::string& quantiser);
+// Throws Error(usage) where it has nothing to quantise.
+nn::Quantiser quantiser_named(const std::string& name, std::size_t bits);
+// Adds it to a run's identity where it is not as earlier versions had it.
+void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity);
 // --compress-format: of factors in messages (train::FloatFormat).
 void declare_compress_format(Options& options, std::string& format);
 void declare_recompute(Options& options, std::string& recompute);

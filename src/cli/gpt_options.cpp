@@ -31,7 +31,7 @@ void declare_net(Options& options, GptSettings& settings) {
   options.number("dropout", settings.dropout, -1, 1, "Dropout rate; 0 disables dropout; less than 0: 0.1");
   options.text("activation", settings.activation, "NAME",
                fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
-  declare_activation_bits(options, settings.activation_bits);
+  declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
   declare_recompute(options, settings.recompute);
 }
 
@@ -100,6 +100,7 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   config.vocabulary = vocabulary;
   config.activation = activation;
   config.activation_bits = static_cast<unsigned>(activation_bits);
+  config.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
   config.recompute = recompute == "block";
   config.small_feed_forward = deep.small_feed_forward();
   config.logit_clip = deep.logit_clip;

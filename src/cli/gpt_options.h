@@ -28,6 +28,7 @@ struct GptSettings : AdamSettings {
   double dropout = -1;  // less than 0: as the net has it
   std::string activation = "gelu_tanh";
   std::size_t activation_bits = 0;
+  std::string activation_quantiser = "few-bit";
   std::string recompute = "none";
   DeepNetSettings deep;
   // Text.

@@ -5,7 +5,10 @@
 #include <numbers>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/suggest.h"
+#include "nn/bit_pack.h"
+#include "nn/group_quantiser.h"
 
 namespace bitloom::nn {
 namespace {
@@ -71,6 +74,12 @@ constexpr auto table = std::to_array<Activation>({
     {"relu", "", &relu, &relu_derivative, Symmetry::half_turn, zero},
 });
 
+struct NamedQuantiser {
+  const char* name;
+  Quantiser quantiser;
+};
+constexpr auto quantisers = std::to_array<NamedQuantiser>({{"few-bit", Quantiser::few_bit}, {"act-nn", Quantiser::act_nn}});
+
 }  // namespace
 
 std::span<const Activation> activations() { return table; }
@@ -82,6 +91,18 @@ const Activation& find_activation(std::string_view name, std::string_view argume
     if (!name.empty() && (name == activation.name || name == activation.alias)) return activation;
   }
   fail_unknown(argument, name, activation_names());
+}
+
+std::vector<std::string> quantiser_names() { return names_of(quantisers); }
+
+Quantiser find_quantiser(std::string_view name) {
+  return find_named(quantisers, name, marked_field("activation_quantiser")).quantiser;
+}
+
+std::uint64_t activation_stash_bytes(std::uint64_t elements, unsigned bits, Quantiser quantiser, std::size_t value_bytes) {
+  if (bits == 0) return elements * value_bytes;
+  const std::uint64_t ranges = quantiser == Quantiser::act_nn ? quantiser_groups(elements) * 2 * sizeof(float) : 0;
+  return packed_bytes(elements, bits) + ranges;
 }
 
 void apply(const Activation& activation, std::span<const float> x_n, std::span<float> y_n) {

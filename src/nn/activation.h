@@ -2,6 +2,8 @@
 // engine. Double precision, accurate in both tails; limits instead of NaN at infinities.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +35,18 @@ std::vector<std::string> activation_names();
 
 // By name or alias. Throws a usage error that names `argument`, the name and the closest known one.
 const Activation& find_activation(std::string_view name, std::string_view argument = "activation");
+
+// How the backward pass keeps few bits of an activation's input.
+enum class Quantiser : std::uint8_t {
+  few_bit,  // the interval of it in which the derivative is nearly constant (Novikov et al. 2022): few_bit.h
+  act_nn,   // the input itself, rounded at random between the ends of its group (Chen et al. 2021): group_quantiser.h
+};
+// "few-bit", "act-nn".
+std::vector<std::string> quantiser_names();
+// Throws Error(usage) that names the field `activation_quantiser`.
+Quantiser find_quantiser(std::string_view name);
+// Bytes that are kept of a number of elements. bits 0: all of them, value_bytes each.
+std::uint64_t activation_stash_bytes(std::uint64_t elements, unsigned bits, Quantiser quantiser, std::size_t value_bytes);
 
 // y_n[i] = f(x_n[i]), computed in double and rounded once. The spans may be the same. Throws a usage error if sizes differ.
 void apply(const Activation& activation, std::span<const float> x_n, std::span<float> y_n);

@@ -41,6 +41,8 @@ class Backend {
   virtual void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
                                 Tensor& stash) = 0;
   virtual void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) = 0;
+  virtual void quantise_groups(const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) = 0;
+  virtual void restore_groups(unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) = 0;
   virtual void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) = 0;
 
   // The slice is all of the table if the op was given none.

@@ -10,6 +10,7 @@
 
 #include "nn/bit_pack.h"
 #include "nn/few_bit.h"
+#include "nn/group_quantiser.h"
 #include "nn/ops_check.h"
 
 namespace bitloom::nn {
@@ -188,6 +189,32 @@ void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const T
   check.like("dx", dx, dy);
   check.is("stash", stash, DType::u8, {packed_bytes(dy.size(), few_bits(check, table))});
   engine.backend().activate_few_bit_backward(table, stash, dy, dx);
+}
+
+namespace {
+
+// Checks what is kept of n elements.
+void check_groups(const Check& check, unsigned bits, std::size_t n, const Tensor& packed, const Tensor& ranges) {
+  if (bits < 1 || bits > 8) check.refuse("bits: {}; expected 1 to 8", bits);
+  check.is("packed", packed, DType::u8, {packed_bytes(n, bits)});
+  check.is("ranges", ranges, DType::f32, {quantiser_groups(n), 2});
+}
+
+}  // namespace
+
+void quantise_groups(Engine& engine, const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) {
+  const Check check(engine, "quantise_groups");
+  check.values("x", x);
+  check_groups(check, rounding.bits, x.size(), packed, ranges);
+  check.multiple("first", rounding.first, quantiser_draws);
+  engine.backend().quantise_groups(rounding, x, packed, ranges);
+}
+
+void restore_groups(Engine& engine, unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) {
+  const Check check(engine, "restore_groups");
+  check.values("x", x);
+  check_groups(check, bits, x.size(), packed, ranges);
+  engine.backend().restore_groups(bits, packed, ranges, x);
 }
 
 void dropout(Engine& engine, const Dropout& dropout, const Tensor& x, Tensor& y) {

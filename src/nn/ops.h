@@ -1,4 +1,4 @@
-// What the float engine computes. Every function checks its arguments and throws Error(usage) that names the op, the tensor,
+// Operations of the float engine. Every function checks its arguments and throws Error(usage) that names the op, the tensor,
 // its shape and type, and what was expected; then the engine's backend runs it. Outputs are given by the caller and are
 // overwritten unless it is said that something is added to them. An op runs after those that were asked for before it.
 //
@@ -63,7 +63,7 @@ void add_finite(Engine& engine, double alpha, const Tensor& x, Tensor& y);
 void clamp(Engine& engine, double limit, const Tensor& x, Tensor& y);
 void clamp_backward(Engine& engine, double limit, const Tensor& x, const Tensor& dy, Tensor& dx);
 
-// y = f(x); dx = f'(x) dy. y may be x, dx may be dy.
+// y = f(x); dx = f'(x) dy. y may be x, dx may be x or dy.
 void activate(Engine& engine, const Activation& activation, const Tensor& x, Tensor& y);
 void activate_backward(Engine& engine, const Activation& activation, const Tensor& x, const Tensor& dy, Tensor& dx);
 
@@ -73,6 +73,20 @@ void activate_backward(Engine& engine, const Activation& activation, const Tenso
 void activate_few_bit(Engine& engine, const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
                       Tensor& stash);
 void activate_few_bit_backward(Engine& engine, const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx);
+
+// Any saved tensor in few bits: ActNN's quantiser (nn/group_quantiser.h). Which way an element is rounded is a function of
+// seed, site and the element's number alone.
+struct GroupRounding {
+  unsigned bits = 0;  // of an element, 1 to 8
+  std::uint64_t seed = 0;
+  std::uint64_t site = 0;   // distinct for every layer and step
+  std::uint64_t first = 0;  // number of the first element, a multiple of 8
+};
+// Groups of x's elements in order, the last of which may be short: packed, u8 (ceil(size bits / 8)), as in nn/bit_pack.h;
+// ranges, f32 (groups,2): the lowest and the highest of each, NaN and numbers of 0 where one is not finite.
+void quantise_groups(Engine& engine, const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges);
+// Restores x from its packed groups and their ranges.
+void restore_groups(Engine& engine, unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x);
 
 // Which elements are dropped is a function of seed, site and the element's number alone: 16 bits of Philox 4x32-10 (Salmon et
 // al. 2011) under the key `seed` at the counter (number / 8, site) are below rate 2^16, rounded: nn/dropout.h.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/gpt/language_task.h"
+#include "nn/activation.h"
 #include "nn/parameter.h"
 #include "train/parallel/stages.h"
 #include "train/update_rule.h"
@@ -14,10 +15,10 @@ std::uint64_t kept_bytes(const FloatLayout& layout, const FloatLayer& layer) {
   const std::size_t tensor = layout.tensor;
   const std::uint64_t b = layout.options.micro_batch;
   const std::uint64_t inputs = b * layer.activations.of(tensor);
-  const unsigned bits = layout.options.activation_bits;
   return b * (layer.values.of(tensor) * layout.value_bytes + layer.statistics.of(tensor) * layout.parameter_bytes +
               layer.integers * sizeof(std::int32_t)) +
-         (bits == 0 ? inputs * layout.value_bytes : (inputs * bits + 7) / 8);
+         nn::activation_stash_bytes(inputs, layout.options.activation_bits, layout.options.activation_quantiser,
+                                    layout.value_bytes);
 }
 
 train::PartStash stash_of(const FloatLayout& layout, std::size_t part) {
@@ -77,7 +78,7 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole(); };
   const train::TrainOptions& train = layout.options.train;
   const bool has_copies = layout.value_bytes != layout.parameter_bytes;
-  // Of matrices, those without a value in f32 beside that which ops read.
+  // Elements of matrices that have no value in f32 beside that which ops read.
   const auto without_masters = [&](const RankParameters& each) {
     return has_copies && train.master_weights == nn::MasterWeights::none ? each.block_matrices : 0;
   };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mpi/grid.h"
+#include "nn/activation.h"
 #include "plan/cluster.h"
 #include "plan/float_model.h"
 #include "train/parallel/partition.h"
@@ -39,7 +40,8 @@ struct FloatOptions {
   train::FloatFormat compress_format = train::FloatFormat::f32;  // of the factors in messages
   Recompute recompute = Recompute::none;
   unsigned activation_bits = 0;  // 0: all
-  train::TrainOptions train;     // types and optimiser
+  nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
+  train::TrainOptions train;  // types and optimiser
 };
 
 // Ranks are spread over hosts in their order.

@@ -28,7 +28,7 @@ OpCase activation_case(const nn::Activation& activation, std::vector<double> x, 
     nn::activate_backward(engine, activation, t["x"], t["dy"], t["dx"]);
   };
   c.forward_in_place = {{"y", "x"}};
-  c.backward_in_place = {{"dx", "dy"}};
+  c.backward_in_place = {{"dx", "dy"}, {"dx", "x"}};
   c.is_differentiable = is_differentiable;
   c.is_large = shape.size() > 10000;
   return c;
@@ -67,6 +67,29 @@ OpCase few_bit_case(const nn::Activation& activation, unsigned bits, bool even, 
   return c;
 }
 
+// Every third group has equal values.
+OpCase quantiser_case(unsigned bits, std::size_t n, std::uint64_t first) {
+  constexpr std::size_t group = 256;
+  std::vector<double> x = normal_numbers(n, 1, 2);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i / group % 3 == 2) x[i] = -0.75;
+  }
+  const nn::Shape shape = {n};
+  OpCase c;
+  c.ops = {"quantise_groups", "restore_groups"};
+  c.name = fmt::format("{} bits, {} elements from number {} on", bits, n, first);
+  c.inputs = {{"x", Kind::values, shape, std::move(x)}};
+  c.outputs = {overwritten("packed", {(n * bits + 7) / 8}, Kind::u8),
+               overwritten("ranges", {(n + group - 1) / group, 2}, Kind::f32), overwritten("y", shape)};
+  c.forward = [=](nn::Engine& engine, Tensors& t) {
+    nn::quantise_groups(engine, {bits, 7, 11, first}, t["x"], t["packed"], t["ranges"]);
+    nn::restore_groups(engine, bits, t["packed"], t["ranges"], t["y"]);
+  };
+  c.is_differentiable = false;
+  c.is_large = n > 10000;
+  return c;
+}
+
 }  // namespace
 
 std::vector<OpCase> activation_cases() {
@@ -83,6 +106,8 @@ std::vector<OpCase> activation_cases() {
     for (const std::size_t n : {1U, 7U, 33U, 127U, 0U}) cases.push_back(few_bit_case(gelu, bits, false, n));
     cases.push_back(few_bit_case(nn::find_activation("tanh"), bits, true, 65));
     cases.push_back(few_bit_case(gelu, bits, false, 30011));
+    for (const std::size_t n : {1U, 7U, 255U, 256U, 777U, 0U}) cases.push_back(quantiser_case(bits, n, 0));
+    cases.push_back(quantiser_case(bits, 30011, (std::uint64_t{1} << 33U) + 8));
   }
   return cases;
 }
@@ -92,9 +117,10 @@ OpCase random_activation_case(Draw& draw) {
   const nn::Activation& gelu = nn::find_activation("gelu");
   const nn::Activation& other = nn::find_activation(draw.any_of({"gelu_tanh", "silu", "sigmoid", "tanh", "selu", "softplus"}));
   const auto bits = static_cast<unsigned>(draw.size(1, 8));
-  switch (draw.any_of({0, 1, 2})) {
+  switch (draw.any_of({0, 1, 2, 3})) {
     case 0: return activation_case(other, off_zero(n, n));
     case 1: return few_bit_case(gelu, bits, false, n);
+    case 2: return quantiser_case(bits, n, 8 * draw.size(0, 1000));
     default: return few_bit_case(nn::find_activation("tanh"), bits, true, n);
   }
 }

@@ -214,6 +214,7 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
   for (const Args& more : std::vector<Args>{{"--dtype", "bf16"},
                                             {"--init", "run0", "--average", "0.9"},
                                             {"--activation-bits", "2"},
+                                            {"--activation-bits", "2", "--activation-quantiser", "act-nn"},
                                             {"--activation", "relu", "--micro-batch", "5", "--augment", "crop2,cutout4"},
                                             {"--optimizer", "adamw", "--learning-rate", "0.01", "--weight-decay", "0.1"},
                                             {"--schedule", "constant", "--flip", "random", "--lookahead", "2"},

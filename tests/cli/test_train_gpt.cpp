@@ -146,7 +146,8 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
                                             {"--documents", "blank-lines", "--memory", "64MiB"},
                                             {"--variance-limit", "5"},
                                             {"--optimizer-state", "16-bit", "--dtype", "bf16"},
-                                            {"--backend", "ref", "--steps", "2", "--dtype", "f16", "--loss-scale", "blocks"}}) {
+                                            {"--backend", "ref", "--steps", "2", "--dtype", "f16", "--loss-scale", "blocks"},
+                                            {"--activation-bits", "3", "--activation-quantiser", "act-nn"}}) {
     INFO(fmt::format("{}", fmt::join(more, " ")));
     Args args = quick_gpt(fmt::format("run{}", n++), 4);
     if (more[0] == "--backend") args.erase(args.end() - 6, args.end() - 4);  // --steps is given anew
@@ -168,6 +169,14 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
   REQUIRE((*last_step)["block_scales"].size() == 4);  // of two blocks, attention's and the feed-forward part's
   for (const auto& scale : (*last_step)["block_scales"]) CHECK(scale.get<double>() > 4 * 128);
   CHECK(run_program(folder.path(), {"report", "run12"}).code == 0);
+  const Outcome table = run_program(
+      folder.path(), {"train", "gpt", "--resume", "--out", "run13", "--steps", "14", "--activation-quantiser", "few-bit"});
+  CHECK(table.code == 2);
+  CHECK(has(table.err, "--activation-quantiser: act-nn stored"));
+  CHECK(run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run13", "--steps", "14"}).code == 0);
+  const Outcome nothing = run_program(folder.path(), with(quick_gpt("none", 4), {"--activation-quantiser", "act-nn"}));
+  CHECK(nothing.code == 2);
+  CHECK(has(nothing.err, "--activation-quantiser: act-nn has no effect on all bits; expected it beside --activation-bits"));
   const Outcome wide =
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run11", "--steps", "14", "--optimizer-state", "f32"});
   CHECK(wide.code == 2);

@@ -96,6 +96,7 @@ TEST_CASE("what a convolutional net keeps of a pass was predicted", "[cnn]") {
         CnnConfig config = small_cnn(which);
         if (bits != 0) config.activation = "gelu";
         config.activation_bits = bits;
+        if (values == DType::bf16) config.activation_quantiser = nn::Quantiser::act_nn;
         INFO(config.name << ", " << bits << " bits, " << dtype_name(values));
         nn::Engine engine;
         Cnn net(config);

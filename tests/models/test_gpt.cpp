@@ -43,7 +43,7 @@ struct GptRun {
   train::Loss pass(bool backward) {
     nn::Stash stash;
     nn::Pass pass{engine};
-    pass.seed = 9;
+    pass.seed = seed;
     pass.step = 4;
     if (backward) pass.stash = &stash;
     train::LossSum sum(engine);
@@ -57,6 +57,7 @@ struct GptRun {
   Gpt net;
   LanguageTask task;
   std::vector<nn::Parameter*> parameters;
+  std::uint64_t seed = 9;
   std::uint64_t kept = 0;
 };
 
@@ -215,6 +216,48 @@ TEST_CASE("what is kept of activations takes the bits asked for", "[gpt]") {
     const std::uint64_t elements = 2 * 37 * 4 * 24;
     CHECK(all.kept - few.kept == 2 * (elements * 4 - (elements * bits + 7) / 8));
   }
+}
+
+TEST_CASE("what ActNN's quantiser keeps is predicted, the same for blocks computed again, and like all bits in the mean",
+          "[gpt]") {
+  GptConfig config = small_gpt();
+  GptRun all(config, DType::f32, "cpu");
+  all.pass(true);
+  const std::vector<double> exact = all_gradients(all.engine, all.parameters);
+  const auto distance = [&](unsigned bits, std::size_t seeds) {
+    config.activation_bits = bits;
+    config.activation_quantiser = nn::Quantiser::act_nn;
+    std::uint64_t kept = 0;
+    std::vector<double> sum(exact.size());
+    for (std::size_t seed = 0; seed < seeds; ++seed) {
+      GptRun few(config, DType::f32, "cpu");
+      few.seed = seed;
+      few.pass(true);
+      kept = few.kept;
+      const std::vector<double> gradients = all_gradients(few.engine, few.parameters);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gradients[i] / static_cast<double>(seeds);
+    }
+    const std::uint64_t elements = 2 * 37 * 4 * 24;
+    CHECK(all.kept - kept == 2 * (elements * 4 - (elements * bits + 7) / 8 - (elements + 255) / 256 * 8));
+    double squares = 0, all_squares = 0;
+    for (std::size_t i = 0; i < sum.size(); ++i) {
+      squares += (sum[i] - exact[i]) * (sum[i] - exact[i]);
+      all_squares += exact[i] * exact[i];
+    }
+    return std::sqrt(squares / all_squares);
+  };
+  const double one = distance(4, 1);
+  CHECK(one > 1e-5);
+  CHECK(one < 0.1);
+  CHECK(distance(4, 16) < 0.6 * one);  // errors of one seed are independent of those of another
+  CHECK(distance(2, 1) > 2 * one);
+  config.activation_bits = 2;
+  GptRun kept(config, DType::f32, "cpu");
+  config.recompute = true;
+  GptRun again(config, DType::f32, "cpu");
+  kept.pass(true);
+  again.pass(true);
+  CHECK(all_gradients(kept.engine, kept.parameters) == all_gradients(again.engine, again.parameters));
 }
 
 TEST_CASE("loss and gradients of a GPT are those of plain loops on every backend, in every type", "[gpt][backends]") {

@@ -120,9 +120,11 @@ TEST_CASE("memory of a text-to-image transformer on one rank is that of train::p
         INFO(dtype_name(values) << " bits " << bits << " " << recompute);
         models::DalleConfig config = small_dalle();
         config.activation_bits = bits;
+        config.activation_quantiser = recompute ? nn::Quantiser::few_bit : nn::Quantiser::act_nn;
         config.recompute = recompute;
         FloatOptions options = options_of(6, 3);
         options.activation_bits = bits;
+        options.activation_quantiser = config.activation_quantiser;
         options.recompute = recompute ? Recompute::block : Recompute::none;
         options.train.values = values;
         options.train.optimizer.average = 0.99;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "nn/cpu/vector_arguments.h"
 #include "nn/dropout.h"
 #include "nn/few_bit_stash.h"
+#include "nn/group_quantiser.h"
 #include "nn/stochastic_rounding.h"
 
 namespace bitloom::nn {
@@ -22,6 +25,30 @@ std::size_t number_of(const Activation& activation) {
   const auto* const found = std::ranges::find(point_function_names, std::string_view(activation.name));
   if (found == std::end(point_function_names)) fail(ErrorKind::internal, "activation {}: no kernel", activation.name);
   return static_cast<std::size_t>(found - std::begin(point_function_names));
+}
+
+// Elements number begin ... of a tensor.
+void quantise_group(const GroupRounding& rounding, std::size_t begin, std::span<const float> values, float* ends,
+                    std::uint8_t* packed) {
+  float lowest = values[0], highest = values[0];
+  bool is_finite = true;
+  for (const float value : values) {
+    lowest = std::min(lowest, value);
+    highest = std::max(highest, value);
+    is_finite = is_finite && std::isfinite(value);
+  }
+  if (!is_finite) lowest = highest = std::numeric_limits<float>::quiet_NaN();
+  ends[0] = lowest;
+  ends[1] = highest;
+  const GroupScale scale(lowest, highest, rounding.bits);
+  BitPacker packer(packed, rounding.bits);
+  for (std::size_t i = 0; i < values.size(); i += quantiser_draws) {
+    const Philox4x32 draws = quantiser_rounding(rounding.seed, rounding.site, (rounding.first + begin + i) / quantiser_draws);
+    for (std::size_t k = 0; k < std::min<std::size_t>(quantiser_draws, values.size() - i); ++k) {
+      packer.put(scale.number(values[i + k], philox_half(draws, static_cast<unsigned>(k))));
+    }
+  }
+  packer.finish();
 }
 
 }  // namespace
@@ -174,6 +201,43 @@ void CpuBackend::activate_few_bit_backward(const FewBitTable& table, const Tenso
     V* const to = elements<V>(dx);
     for_elements(dy.size(), 2 * sizeof(V), [&](std::size_t i, std::size_t n) {
       kernel(packed + i / 8 * bits, levels.data(), bits, slope + i, to + i, n);
+    });
+  });
+}
+
+// In plain loops, since this is what few-bit tables are compared with: their speed is not.
+void CpuBackend::quantise_groups(const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) {
+  std::uint8_t* const to = elements<std::uint8_t>(packed);
+  float* const ends = elements<float>(ranges);
+  with_type(x.dtype(), [&]<typename V>(V) {
+    const V* const from = elements<V>(x);
+    const std::size_t size = x.size();
+    for_rows(quantiser_groups(size), quantiser_group, sizeof(V), [=](std::size_t first_group, std::size_t groups) {
+      for (std::size_t group = first_group; group < first_group + groups; ++group) {
+        const std::size_t begin = group * quantiser_group;
+        const std::size_t n = std::min(quantiser_group, size - begin);
+        std::array<float, quantiser_group> values;
+        for (std::size_t i = 0; i < n; ++i) values[i] = to_float(from[begin + i]);
+        quantise_group(rounding, begin, std::span(values).first(n), ends + 2 * group, to + begin / 8 * rounding.bits);
+      }
+    });
+  });
+}
+
+void CpuBackend::restore_groups(unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) {
+  const std::uint8_t* const from = elements<std::uint8_t>(packed);
+  const float* const ends = elements<float>(ranges);
+  with_type(x.dtype(), [&]<typename V>(V) {
+    V* const to = elements<V>(x);
+    const std::size_t size = x.size();
+    for_rows(quantiser_groups(size), quantiser_group, sizeof(V), [=](std::size_t first_group, std::size_t groups) {
+      for (std::size_t group = first_group; group < first_group + groups; ++group) {
+        const std::size_t begin = group * quantiser_group;
+        BitUnpacker numbers(from + begin / 8 * bits, bits);
+        for (std::size_t i = begin; i < std::min(size, begin + quantiser_group); ++i) {
+          to[i] = from_float<V>(group_value(ends[2 * group], ends[2 * group + 1], numbers.get(), bits));
+        }
+      }
     });
   });
 }

@@ -62,4 +62,14 @@ void CudaBackend::activate_few_bit_backward(const FewBitTable& table, const Tens
                                   static_cast<const std::uint8_t*>(stash.data()), dy.data(), dx.data(), dy.size());
 }
 
+void CudaBackend::quantise_groups(const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) {
+  cuda::quantise_groups(stream(), {rounding.bits, rounding.seed, rounding.site, rounding.first}, number_of(x), x.data(),
+                        static_cast<std::uint8_t*>(packed.data()), static_cast<float*>(ranges.data()), x.size());
+}
+
+void CudaBackend::restore_groups(unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) {
+  cuda::restore_groups(stream(), bits, static_cast<const std::uint8_t*>(packed.data()),
+                       static_cast<const float*>(ranges.data()), number_of(x), x.data(), x.size());
+}
+
 }  // namespace bitloom::nn::cuda

@@ -3,7 +3,9 @@
 
 #include "nn/cuda/activation_functions.cuh"
 #include "nn/cuda/map.cuh"
+#include "nn/cuda/reduce.cuh"
 #include "nn/cuda/row_packs.cuh"
+#include "nn/group_quantiser.h"
 
 namespace bitloom::nn::cuda {
 namespace {
@@ -111,6 +113,70 @@ __global__ void __launch_bounds__(few_bit_threads)
   }
 }
 
+// A warp has a group, a thread eight neighbours of it.
+constexpr unsigned quantiser_threads = 128;
+static_assert(quantiser_group == warp_size * pack_size && quantiser_draws == pack_size);
+
+template <typename T>
+__global__ void __launch_bounds__(quantiser_threads)
+    quantise(GroupDraws draws, Rows<const T> x, std::uint8_t* packed, bool is_wide, float* ranges) {
+  const std::size_t n = x.columns;
+  const std::size_t group = first_piece() / warp_size;
+  if (group >= quantiser_groups(n)) return;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::size_t first = (group * warp_size + threadIdx.x % warp_size) * pack_size;
+  const std::size_t count = first < n ? n - first : 0;
+  float v[pack_size];
+  x.load(0, first, v);
+  float lowest = infinity, highest = -infinity, is_odd = 0;
+#pragma unroll
+  for (unsigned j = 0; j < pack_size; ++j) {
+    if (j >= count) continue;
+    lowest = fminf(lowest, v[j]);
+    highest = fmaxf(highest, v[j]);
+    if (!(fabsf(v[j]) < infinity)) is_odd = 1;
+  }
+  lowest = -group_max<warp_size>(-lowest);
+  highest = group_max<warp_size>(highest);
+  if (group_max<warp_size>(is_odd) > 0) lowest = highest = std::numeric_limits<float>::quiet_NaN();
+  if (threadIdx.x % warp_size == 0) {
+    ranges[2 * group] = lowest;
+    ranges[2 * group + 1] = highest;
+  }
+  if (count == 0) return;
+  const GroupScale scale(lowest, highest, draws.bits);
+  const Philox4x32 drawn = quantiser_rounding(draws.seed, draws.site, (draws.first + first) / quantiser_draws);
+  std::uint64_t word = 0;
+#pragma unroll
+  for (unsigned j = 0; j < pack_size; ++j) {
+    const std::uint32_t number = j < count ? scale.number(v[j], philox_half(drawn, j)) : 0;
+    word |= static_cast<std::uint64_t>(number) << (j * draws.bits);
+  }
+  write_stash(packed + first / pack_size * draws.bits, draws.bits, count, is_wide, word);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(quantiser_threads)
+    restore(unsigned bits, const std::uint8_t* packed, bool is_wide, const float* ranges, Rows<T> x) {
+  const std::size_t n = x.columns;
+  const std::size_t first = first_piece() * pack_size;
+  if (first >= n) return;
+  const float lowest = ranges[2 * (first / quantiser_group)], highest = ranges[2 * (first / quantiser_group) + 1];
+  const std::uint64_t word = read_stash(packed + first / pack_size * bits, bits, n - first, is_wide);
+  const unsigned mask = (1U << bits) - 1;
+  float v[pack_size];
+#pragma unroll
+  for (int j = 0; j < pack_size; ++j) {
+    v[j] = group_value(lowest, highest, static_cast<unsigned>(word >> (j * bits)) & mask, bits);
+  }
+  x.store(0, first, v);
+}
+
+unsigned quantiser_blocks(std::size_t n) {
+  constexpr unsigned groups = quantiser_threads / warp_size;
+  return static_cast<unsigned>((quantiser_groups(n) + groups - 1) / groups);
+}
+
 unsigned few_bit_blocks(std::size_t n) { return blocks_for((n + pack_size - 1) / pack_size, few_bit_threads); }
 
 }  // namespace
@@ -156,6 +222,26 @@ void activate_few_bit_backward(Stream stream, const FewBitNumbers& levels, Numbe
     using T = typename decltype(type)::type;
     launch(stream, "activate_few_bit_backward", {few_bit_blocks(n), few_bit_threads}, multiply_by_levels<T>, levels, stash,
            is_aligned(stash), vector_of(static_cast<const T*>(dy), n), vector_of(static_cast<T*>(dx), n));
+  });
+}
+
+void quantise_groups(Stream stream, const GroupDraws& draws, Number number, const void* x, std::uint8_t* packed, float* ranges,
+                     std::size_t n) {
+  if (n == 0) return;
+  with_number(number, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch(stream, "quantise_groups", {quantiser_blocks(n), quantiser_threads}, quantise<T>, draws,
+           vector_of(static_cast<const T*>(x), n), packed, is_aligned(packed), ranges);
+  });
+}
+
+void restore_groups(Stream stream, unsigned bits, const std::uint8_t* packed, const float* ranges, Number number, void* x,
+                    std::size_t n) {
+  if (n == 0) return;
+  with_number(number, [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch(stream, "restore_groups", {quantiser_blocks(n), quantiser_threads}, restore<T>, bits, packed, is_aligned(packed),
+           ranges, vector_of(static_cast<T*>(x), n));
   });
 }
 

@@ -57,6 +57,8 @@ class CudaBackend final : public Backend {
   void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
                         Tensor& stash) override;
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
+  void quantise_groups(const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) override;
+  void restore_groups(unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) override;
 
   // rows.cpp
   void add_row_sums(const Tensor& x, Tensor& sums) override;

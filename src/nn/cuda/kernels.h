@@ -124,6 +124,16 @@ void activate_few_bit(Stream stream, Function function, const FewBitNumbers& bou
 void activate_few_bit_backward(Stream stream, const FewBitNumbers& levels, Number number, const std::uint8_t* stash,
                                const void* dy, void* dx, std::size_t n);
 
+// nn/group_quantiser.h, elements counted from `first`, a multiple of 8; ranges: two for every group.
+struct GroupDraws {
+  unsigned bits = 1;  // 1..8
+  std::uint64_t seed = 0, site = 0, first = 0;
+};
+void quantise_groups(Stream stream, const GroupDraws& draws, Number number, const void* x, std::uint8_t* packed, float* ranges,
+                     std::size_t n);
+void restore_groups(Stream stream, unsigned bits, const std::uint8_t* packed, const float* ranges, Number number, void* x,
+                    std::size_t n);
+
 // --- convolution.cu ---
 
 // y (N,Y',X',O) = x (N,Y,X,I) * w (O,KY,KX,I), the layout of weights that the hardware's products take; none of the lengths is

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "nn/bit_pack.h"
 #include "nn/dropout.h"
+#include "nn/group_quantiser.h"
 #include "nn/layers/parts.h"
 
 namespace bitloom::nn {
@@ -164,20 +166,32 @@ std::uint64_t LayerNorm::stash_bytes(const Shape& x, DType values) const {
 
 // --- Activate ---
 
-Activate::Activate(const Activation& activation, unsigned bits) : activation_(activation), bits_(bits) {
-  if (bits != 0) table_ = paper_table(activation, bits);
+Activate::Activate(const Activation& activation, unsigned bits, Quantiser quantiser, std::uint64_t number)
+    : activation_(activation), bits_(bits), quantiser_(quantiser), number_(number) {
+  if (bits != 0 && quantiser == Quantiser::few_bit) table_ = paper_table(activation, bits);
 }
 
 Tensor Activate::forward(Pass& pass, const Tensor& x) {
   Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
-  if (!table_ || pass.stash == nullptr) {
+  if (bits_ == 0 || pass.stash == nullptr) {
     activate(pass.engine, activation_, x, y);
     pass.keep(x);
     return y;
   }
-  Tensor stash = pass.engine.empty({(x.size() * bits_ + 7) / 8}, DType::u8, Use::stash);
-  activate_few_bit(pass.engine, activation_, *table_, x, y, stash);
-  pass.keep(stash);
+  Tensor packed = pass.engine.empty({packed_bytes(x.size(), bits_)}, DType::u8, Use::stash);
+  if (table_) {
+    activate_few_bit(pass.engine, activation_, *table_, x, y, packed);
+    pass.keep(packed);
+    return y;
+  }
+  const std::size_t examples = std::max<std::size_t>(1, x.shape()[0]);
+  const std::size_t drawn = (x.size() / examples + quantiser_draws - 1) / quantiser_draws * quantiser_draws;
+  const Dropout numbers = pass.dropout(0, number_, examples, drawn);
+  Tensor ranges = pass.engine.empty({quantiser_groups(x.size()), 2}, DType::f32, Use::stash);
+  quantise_groups(pass.engine, {bits_, numbers.seed, numbers.site, numbers.first}, x, packed, ranges);
+  activate(pass.engine, activation_, x, y);
+  pass.keep(packed);
+  pass.keep(ranges);
   return y;
 }
 
@@ -186,6 +200,9 @@ Tensor Activate::backward(Pass& pass, const Tensor& dy) {
   Tensor dx = pass.engine.empty(dy.shape(), dy.dtype(), Use::activations);
   if (table_) {
     activate_few_bit_backward(pass.engine, *table_, kept, dy, dx);
+  } else if (bits_ != 0) {
+    restore_groups(pass.engine, bits_, pass.stash->take(), kept, dx);
+    activate_backward(pass.engine, activation_, dx, dy, dx);
   } else {
     activate_backward(pass.engine, activation_, kept, dy, dx);
   }
@@ -193,7 +210,7 @@ Tensor Activate::backward(Pass& pass, const Tensor& dy) {
 }
 
 std::uint64_t Activate::stash_bytes(const Shape& x, DType values) const {
-  return bits_ == 0 ? x.size() * dtype_size(values) : (x.size() * bits_ + 7) / 8;
+  return activation_stash_bytes(x.size(), bits_, quantiser_, dtype_size(values));
 }
 
 // --- DropoutLayer ---

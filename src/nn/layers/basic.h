@@ -67,8 +67,9 @@ class LayerNorm final : public Layer {
 // f(x) of every element; keeps x, or few bits of it (Novikov et al. 2022).
 class Activate final : public Layer {
  public:
-  // bits 0: the whole of x.
-  explicit Activate(const Activation& activation, unsigned bits = 0);
+  // bits 0: the whole of x. number: distinct for every layer of a net that rounds at random.
+  explicit Activate(const Activation& activation, unsigned bits = 0, Quantiser quantiser = Quantiser::few_bit,
+                    std::uint64_t number = 0);
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   Shape output(const Shape& x) const override { return x; }
@@ -80,6 +81,8 @@ class Activate final : public Layer {
   const Activation& activation_;
   std::optional<FewBitTable> table_;
   unsigned bits_;
+  Quantiser quantiser_;
+  std::uint64_t number_;
 };
 
 class DropoutLayer final : public Layer {

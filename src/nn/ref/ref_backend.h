@@ -28,6 +28,8 @@ class RefBackend final : public Backend {
   void activate_few_bit(const Activation& activation, const FewBitTable& table, const Tensor& x, Tensor& y,
                         Tensor& stash) override;
   void activate_few_bit_backward(const FewBitTable& table, const Tensor& stash, const Tensor& dy, Tensor& dx) override;
+  void quantise_groups(const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) override;
+  void restore_groups(unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) override;
   void dropout(const Dropout& dropout, const Tensor& x, Tensor& y) override;
 
   void gather(const Tensor& table, const Tensor& ids, Tensor& out, bool accumulate, const VocabularySlice& slice) override;

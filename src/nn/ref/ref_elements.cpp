@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "core/error.h"
 #include "nn/dropout.h"
 #include "nn/few_bit_stash.h"
+#include "nn/group_quantiser.h"
 #include "nn/ref/numbers.h"
 #include "nn/ref/ref_backend.h"
 
@@ -110,6 +112,42 @@ void RefBackend::activate_few_bit_backward(const FewBitTable& table, const Tenso
   BitUnpacker unpacker(stash.as<std::uint8_t>().data(), lookup.bits);
   for (double& g : gradient) g *= lookup.levels[unpacker.get()];
   store(dx, gradient);
+}
+
+void RefBackend::quantise_groups(const GroupRounding& rounding, const Tensor& x, Tensor& packed, Tensor& ranges) {
+  const std::vector<double> values = load(x);
+  std::vector<double> ends;
+  BitPacker packer(packed.as<std::uint8_t>().data(), rounding.bits);
+  for (std::size_t begin = 0; begin < values.size(); begin += quantiser_group) {
+    const auto first = values.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = values.begin() + static_cast<std::ptrdiff_t>(std::min(values.size(), begin + quantiser_group));
+    const bool is_finite = std::all_of(first, last, [](double value) { return std::isfinite(value); });
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    const double lowest = is_finite ? *std::min_element(first, last) : nan;
+    const double highest = is_finite ? *std::max_element(first, last) : nan;
+    const GroupScale scale(static_cast<float>(lowest), static_cast<float>(highest), rounding.bits);
+    ends.insert(ends.end(), {lowest, highest});
+    for (auto each = first; each != last; ++each) {
+      const std::uint64_t element = rounding.first + static_cast<std::uint64_t>(each - values.begin());
+      const Philox4x32 draws = quantiser_rounding(rounding.seed, rounding.site, element / quantiser_draws);
+      const std::uint32_t draw = philox_half(draws, static_cast<unsigned>(element % quantiser_draws));
+      packer.put(scale.number(static_cast<float>(*each), draw));
+    }
+  }
+  packer.finish();
+  store(ranges, ends);
+}
+
+void RefBackend::restore_groups(unsigned bits, const Tensor& packed, const Tensor& ranges, Tensor& x) {
+  const std::vector<double> ends = load(ranges);
+  std::vector<double> values(x.size());
+  BitUnpacker numbers(packed.as<std::uint8_t>().data(), bits);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t group = i / quantiser_group;
+    const double part = static_cast<double>(numbers.get()) / ((1U << bits) - 1);
+    values[i] = ends[2 * group] * (1 - part) + ends[2 * group + 1] * part;
+  }
+  store(x, values);
 }
 
 void RefBackend::dropout(const Dropout& dropout, const Tensor& x, Tensor& y) {
