@@ -275,9 +275,10 @@ void Run::finish_run() {
   result_.validation = evaluate(data_.validation);
   result_.test = evaluate(data_.test);
   result_.seconds = elapsed();
-  // Nothing of how the run went, its time for one: a model is a function of data, net and options.
-  model.notes = {
-      {"data", options_.data_name}, {"seed", fmt::format("{}", options_.train.seed)}, {"options", describe(options_.train)}};
+  // Nothing of how the run went or where its images lay: a model is a function of data, net and options.
+  model.notes = {{"data", fmt::format("{} training images, content {}", data_.train.size(), data_hash_)},
+                 {"seed", fmt::format("{}", options_.train.seed)},
+                 {"options", describe(options_.train)}};
   const auto accuracy = [](const Evaluation& evaluation, bool plain = false) {
     return evaluation.images == 0 ? std::nullopt
                                   : std::optional<double>(plain ? evaluation.plain_accuracy() : evaluation.accuracy());

@@ -96,8 +96,10 @@ void Run::train_stage(std::size_t s) {
   } else {
     epoch_ = {};
   }
-  progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight", stage->spec().name,
-                             stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits));
+  const bool keeps_more = options_.train.sparse && stage->exchange()->error_feedback_bytes() != 0;
+  progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight{}", stage->spec().name,
+                             stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits,
+                             keeps_more ? ", besides what workers keep" : ""));
   if (options_.train.sparse) tell_error_feedback(*stage->exchange());
   for (const auto& [name, value] : stage->spec().options) {
     progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));

@@ -116,6 +116,7 @@ int data_info(Session& session, std::span<const std::string> args) {
     load.test_alone = true;
     const data::DataSplits splits = data::load(spec.front(), load);
     const data::ImageShape& shape = splits.train.shape;
+    check_image_size(data, spec.front(), shape);
     session.terminal.print("{}: {} x {} pixels, {} colour{}, {} classes", splits.train.name, shape.height, shape.width,
                            shape.channels, shape.channels == 1 ? "" : "s", splits.train.classes());
     print_set(session.terminal, "train", splits.train);
@@ -145,6 +146,7 @@ int data_sheet(Session& session, std::span<const std::string> args) {
     data::LoadOptions load = load_options(data);
     load.test_alone = split == "test";
     const data::DataSplits splits = data::load(spec.front(), load);
+    check_image_size(data, spec.front(), splits.train.shape);
     write_sheet(split == "train" ? splits.train : splits.test, columns, out);
     session.terminal.print("{}", out);
   });

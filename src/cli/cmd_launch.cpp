@@ -67,7 +67,7 @@ struct Kind {
   Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
-  // What the command line asks for that the run in the folder was not, as lines of its options.ini.
+  // Options of the command line that differ from those of the run in the folder, as lines of its options.ini.
   std::vector<std::string> (*asked_otherwise)(Arguments program, const fs::path& folder);
 };
 

@@ -29,7 +29,8 @@ struct SampleSettings {
   ImageSampling images;
 
   void declare(Options& options) {
-    static const std::vector<Options::Need> needs{{"top-k", "temperature", {"!0"}}, {"top-p", "temperature", {"!0"}}};
+    static const std::vector<Options::Need> needs{
+        {"top-k", "temperature", {"!0"}}, {"top-p", "temperature", {"!0"}}, {"seed", "temperature", {"!0"}}};
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.needs(needs);
     options.group("Sampling");

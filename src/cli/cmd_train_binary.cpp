@@ -13,6 +13,7 @@
 #include "cli/run_folder.h"
 #include "cli/shared_data.h"
 #include "cli/signals.h"
+#include "cli/start_up.h"
 #include "cli/system.h"
 #include "cli/teacher.h"
 #include "cli/train_options.h"
@@ -211,9 +212,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train binary --resume --out FOLDER` continues to the same\n"
       "result. `mpirun -n N` divides each batch among N processes; N does not change the result.");
   if (!read_options(session, args, options, settings)) return exit_done;
-  mpi::Settings communication = session.comm.settings();
-  communication.watchdog_seconds = settings.watchdog_seconds;
-  session.comm.configure(communication);
+  set_watchdog(session.comm, settings.watchdog_seconds);
   catch_stop_signals();
   const NoticeWatch notice(settings.notice_command);
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks

@@ -15,6 +15,7 @@
 #include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
+#include "cli/start_up.h"
 #include "cli/system.h"
 #include "cli/text_source.h"
 #include "core/error.h"
@@ -33,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// What checkpoints have to agree with, in words.
+// Settings that checkpoints have to agree with, in words.
 std::string identity_of(const GptSettings& settings, const models::GptConfig& config, const train::TrainOptions& options,
                         const TextSource& text) {
   Json json = {{"net", to_json(config)},
@@ -46,8 +47,8 @@ std::string identity_of(const GptSettings& settings, const models::GptConfig& co
                {"dtype", settings.values},
                {"seed", settings.seed},
                {"text", text.fingerprint}};
-  if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   add_quantiser(config.activation_quantiser, json);
+  if (settings.master_weights != "f32") json["master_weights"] = settings.master_weights;
   if (settings.merge_dropout != 0) json["merge_dropout"] = settings.merge_dropout;
   settings.layout.add_compression(json);
   if (options.optimizer.rule != GptSettings().optimizer.rule) json["rule"] = options.optimizer.rule;
@@ -343,7 +344,7 @@ void GptTraining::run() {
   session_.continuation = continuation_of("gpt", settings_.out);
   LoggedProgress progress(session_.terminal, fs::path(folder()) / log_file);
   train::RunHooks hooks;
-  // What all workers share needs evaluating once.
+  // Worker 0 alone evaluates what all workers share.
   if (settings_.local.number() == 0 && sequences_.validation_count() != 0) {
     hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
       return train::Evaluated{training_session_->evaluate(sequences_.validation_count()), {}};
@@ -397,6 +398,7 @@ int train_gpt(Session& session, std::span<const std::string> args) {
       "share what they learned; each needs the text, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
   if (!read_options(session, args, options, settings)) return exit_done;
+  set_watchdog(session.comm, settings.watchdog_seconds);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const Threads threads = choose_threads(session.comm);
   catch_stop_signals();

@@ -57,6 +57,8 @@ void declare_training(Options& options, CnnSettings& settings) {
 }
 
 void declare_run(Options& options, CnnSettings& settings) {
+  static const std::vector<Options::Need> needs{{"evaluate-every", "validation", {"!0"}}, {"epochs", "steps", {"0"}}};
+  options.needs(needs);
   options.group("Run");
   settings.declare_folder(options);
   settings.declare_engine(options);

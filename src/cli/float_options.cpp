@@ -13,6 +13,7 @@
 #include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
+#include "cli/start_up.h"
 #include "core/error.h"
 #include "core/field.h"
 #include "core/file.h"
@@ -55,6 +56,7 @@ void FloatSettings::declare_run_rest(Options& options) {
   options.count("log-every", log_every, 1, any_count, "Steps that a line of metrics.jsonl sums up");
   options.number("checkpoint-seconds", checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
   options.transient(true);
+  declare_watchdog(options, watchdog_seconds);
   options.text("notice-command", notice_command, "COMMAND", notice_command_help);
   options.group("For tests");
   options.text("hold", hold, "FILE", "File that holds a run back before a step that is not below the number in it");

@@ -32,6 +32,7 @@ struct FloatSettings {
   std::size_t log_every = 10;
   std::string keep;
   double checkpoint_seconds = 300;
+  double watchdog_seconds = mpi::Settings{}.watchdog_seconds;
   std::string notice_command;
   std::string hold;
   double pace = 0;
@@ -62,7 +63,7 @@ void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity);
 void declare_compress_format(Options& options, std::string& format);
 void declare_recompute(Options& options, std::string& recompute);
 
-// What helps nets with many layers (Huang et al. 2019, section 4).
+// Settings that help nets with many layers (Huang et al. 2019, section 4).
 struct DeepNetSettings {
   std::string feed_forward_init = "usual";
   double logit_clip = 0;
@@ -79,7 +80,7 @@ nn::MasterWeights master_weights_named(const std::string& name);
 // they began to average does not go on as what this version averages.
 nlohmann::json average_identity(double average);
 
-// What parts of a planned process's memory take, and all together.
+// Memory of a planned process: each part, and all together.
 std::string memory_text(const plan::FloatMemory& memory);
 
 // The largest part of a share of the batch, or what --micro-batch says, whose predicted memory is at most `memory`. savers:

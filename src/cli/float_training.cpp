@@ -9,6 +9,7 @@
 #include "cli/model_source.h"
 #include "cli/run_folder.h"
 #include "cli/signals.h"
+#include "cli/start_up.h"
 #include "core/error.h"
 #include "core/version.h"
 
@@ -22,6 +23,7 @@ std::optional<Threads> begin_training(Session& session, std::span<const std::str
   for (const NeededOption& option : needed) {
     if (option.value.empty()) fail(ErrorKind::usage, "{}: missing; expected {}", option.name, option.expected);
   }
+  set_watchdog(session.comm, settings.watchdog_seconds);
   if (settings.out.empty()) settings.out = default_folder(net);
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   const Threads threads = choose_threads(session.comm);

@@ -178,7 +178,7 @@ int lonely_error(Session& session, const std::string& message, int code) {
     session.terminal.error(message);
     return code;
   }
-  fmt::print(stderr, "bitloom: rank {}: {}\n", session.comm.rank(), printable(with_options(message)));
+  write_error(fmt::format("rank {}: {}", session.comm.rank(), printable(with_options(message))));
   mpi::abort_all(code);
 }
 
@@ -225,10 +225,10 @@ int run(int argc, char** argv) {
   try {
     environment = std::make_unique<mpi::Environment>(first_settings(args), on_hang());
   } catch (const mpi::PeerLost& error) {
-    fmt::print(stderr, "bitloom: {}\n", error.what());
+    write_error(error.what());
     return exit_peer_lost;
   } catch (const Error& error) {
-    fmt::print(stderr, "bitloom: {}\n", error.what());
+    write_error(error.what());
     return exit_code(error.kind());
   }
   Terminal terminal(!environment->world().is_root());

@@ -107,9 +107,11 @@ fs::path find_model(const std::string& argument) {
 }
 
 std::string checkpoint_note(const fs::path& model) {
-  const auto step = train::step_of_checkpoint(TensorMapping::open(model).metadata);
+  const auto metadata = TensorMapping::open(model).metadata;
+  const auto step = train::step_of_checkpoint(metadata);
   if (!step) return "";
-  return fmt::format("{}: not finished; this is its checkpoint after step {}", model.parent_path().string(), *step);
+  return fmt::format("{}: {}; this is its checkpoint after step {}", model.parent_path().string(),
+                     train::is_last_checkpoint(metadata) ? "finished" : "not finished", *step);
 }
 
 void require_kind(const fs::path& model, const std::vector<std::string>& kinds) {
@@ -169,6 +171,8 @@ fs::path find_run(const std::string& argument) {
 }
 
 void DataOptions::declare(Options& options) {
+  static const std::vector<Options::Need> needs{{"split-seed", "validation", {"!0"}}};
+  options.needs(needs);
   options.text(
       "data", spec, "SPEC",
       "Data set: synth, synth:SEED, or a folder with CIFAR-10, CIFAR-100, MNIST or one sub-folder of images per class; "
@@ -245,15 +249,18 @@ data::LoadOptions load_options(const DataOptions& options) {
   return load;
 }
 
+void check_image_size(const DataOptions& options, const std::string& spec, const data::ImageShape& shape) {
+  if (options.image_size == DataOptions().image_size || shape.height == options.image_size) return;
+  fail(ErrorKind::usage,
+       "--image-size: {} has no effect; the images of {} are {} x {} pixels, and only those in folders are resized",
+       options.image_size, spec, shape.height, shape.width);
+}
+
 namespace {
 
 data::DataSplits load_by(const DataOptions& options, const data::LoadOptions& load) {
   data::DataSplits splits = data::load(options.spec, load);
-  if (options.image_size != DataOptions().image_size && splits.train.shape.height != options.image_size) {
-    fail(ErrorKind::usage,
-         "--image-size: {} has no effect; the images of {} are {} x {} pixels, and only those in folders are resized",
-         options.image_size, options.spec, splits.train.shape.height, splits.train.shape.width);
-  }
+  check_image_size(options, options.spec, splits.train.shape);
   if (splits.train.size() == 0) return splits;
   const std::size_t held_back = options.validation_images(splits.train.size());
   if (held_back != 0) splits.validation = data::split_validation(splits.train, held_back, options.split_seed);

@@ -30,7 +30,8 @@ inline constexpr const char* lock_file = ".lock";
 // that says what is missing.
 std::filesystem::path find_model(const std::string& argument);
 
-// Where a file is a checkpoint: "RUN: not finished; this is its checkpoint after step 120"; "" for models.
+// Where a file is a checkpoint: "RUN: not finished; this is its checkpoint after step 120", or "finished" if it is the run's
+// last; "" for models.
 std::string checkpoint_note(const std::filesystem::path& model);
 
 // Throws a data error that names a command for models of its kind, unless a model file is of one of these.
@@ -80,6 +81,8 @@ std::map<std::string, std::string> options_of_run(const std::filesystem::path& r
 std::string data_options_of_run(const std::filesystem::path& run);
 
 // How these options read a data set.
+// Throws Error(usage) where --image-size has no effect on images of this shape.
+void check_image_size(const DataOptions& options, const std::string& spec, const data::ImageShape& shape);
 data::LoadOptions load_options(const DataOptions& options);
 
 // Reads what `options` says, with the validation set split off.

@@ -13,7 +13,7 @@
 namespace bitloom::cli {
 namespace {
 
-// What was left out, each reason with the first pair that it left out.
+// Notes the pairs left out: each reason with the first pair that it left out.
 void tell_left_out(const data::Pairs& pairs, Terminal& terminal) {
   for (const data::LeftOut& each : pairs.left_out()) {
     terminal.note(fmt::format("{} pairs left out: {}; the first is {}", each.count, each.reason, each.first));
@@ -23,6 +23,8 @@ void tell_left_out(const data::Pairs& pairs, Terminal& terminal) {
 }  // namespace
 
 void PairOptions::declare(Options& options) {
+  static const std::vector<Options::Need> needs{{"split-seed", "validation", {"!0"}}};
+  options.needs(needs);
   options.text(
       "data", spec, "PATH",
       "Images with captions: a folder with captions.jsonl, such a file, or a folder where a.txt has the captions of a.png");

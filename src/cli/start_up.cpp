@@ -46,4 +46,16 @@ mpi::Settings first_settings(std::span<const std::string> args) {
 
 mpi::Hang on_hang() { return {exit_peer_lost, tell}; }
 
+void declare_watchdog(Options& options, double& seconds) {
+  options.number("watchdog-seconds", seconds, 0, 1e9,
+                 "Seconds that a process waits for the others before it takes them for lost and ends the run (exit code 7); 0 "
+                 "disables the limit");
+}
+
+void set_watchdog(mpi::Comm& comm, double seconds) {
+  mpi::Settings settings = comm.settings();
+  settings.watchdog_seconds = seconds;
+  comm.configure(settings);
+}
+
 }  // namespace bitloom::cli

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "cli/options.h"
 #include "mpi/comm.h"
 
 namespace bitloom::cli {
@@ -14,5 +15,9 @@ mpi::Settings first_settings(std::span<const std::string> args);
 
 // End of a process that hangs inside MPI: a message and exit_peer_lost.
 mpi::Hang on_hang();
+
+// --watchdog-seconds, for commands that wait for other ranks, and its effect on their waiting from now on.
+void declare_watchdog(Options& options, double& seconds);
+void set_watchdog(mpi::Comm& comm, double seconds);
 
 }  // namespace bitloom::cli

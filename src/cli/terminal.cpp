@@ -134,7 +134,7 @@ void Terminal::error(std::string_view text) {
   if (quiet_) return;
   const std::string shown = printable(with_options(text));
   clear_live_line();
-  fmt::print(stderr, "bitloom: {}\n", shown);
+  write_error(shown);
   log(shown);
 }
 
@@ -152,6 +152,11 @@ void Terminal::open_log(const std::filesystem::path& path) {
   log_ << early_ << std::flush;
   early_.clear();
   log_open_ = true;
+}
+
+void write_error(std::string_view text) {
+  const std::string line = fmt::format("bitloom: {}\n", text);
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 std::size_t columns_of_screen(std::size_t otherwise) {

@@ -66,6 +66,9 @@ class Terminal final : public ProgressSink {
   std::ofstream log_;
 };
 
+// A line on the standard error, after "bitloom: ". One that cannot be written changes neither the end nor the exit code.
+void write_error(std::string_view text);
+
 // Columns of the terminal that shows the results; without one, or where it has no width to tell: `otherwise`.
 std::size_t columns_of_screen(std::size_t otherwise);
 

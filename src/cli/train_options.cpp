@@ -8,6 +8,7 @@
 
 #include "cli/field_names.h"
 #include "cli/notice.h"
+#include "cli/start_up.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/suggest.h"
@@ -91,9 +92,7 @@ void declare_run(Options& options, TrainSettings& settings) {
       "plan", settings.plan, "FILE",
       "Plan that `bitloom plan --json FILE` wrote for these options: the run ends when its messages have other lengths");
   options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
-  options.number("watchdog-seconds", settings.watchdog_seconds, 0, 1e9,
-                 "Seconds that a process waits for the others before it takes them for lost and ends the run (exit code 7); 0 "
-                 "disables the limit");
+  declare_watchdog(options, settings.watchdog_seconds);
   options.text("notice-command", settings.notice_command, "COMMAND", notice_command_help);
   options.transient(false);
   options.text("cache", settings.cache, "FOLDER",

@@ -32,6 +32,16 @@ constexpr const char* state_key = "bitloom.run";
 // Part of a run's identity; to be raised when a run that goes on from an older checkpoint would be another run.
 constexpr const char* checkpoint_version = "checkpoints of floats 2";
 
+// A number of what checkpoints say of their run.
+std::optional<std::uint64_t> count_in_state(const std::map<std::string, std::string>& metadata, const char* name) {
+  const auto found = metadata.find(state_key);
+  if (found == metadata.end()) return std::nullopt;
+  const Json state = Json::parse(found->second, nullptr, false);
+  const auto count = state.find(name);
+  if (count == state.end() || !count->is_number_unsigned()) return std::nullopt;
+  return count->get<std::uint64_t>();
+}
+
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 // `described`: a JSON object, what the caller's run depends on.
@@ -299,12 +309,12 @@ class Run {
 }  // namespace
 
 std::optional<std::uint64_t> step_of_checkpoint(const std::map<std::string, std::string>& metadata) {
-  const auto found = metadata.find(state_key);
-  if (found == metadata.end()) return std::nullopt;
-  const Json state = Json::parse(found->second, nullptr, false);
-  const auto step = state.find("step");
-  if (step == state.end() || !step->is_number_unsigned()) return std::nullopt;
-  return step->get<std::uint64_t>();
+  return count_in_state(metadata, "step");
+}
+
+bool is_last_checkpoint(const std::map<std::string, std::string>& metadata) {
+  const auto step = count_in_state(metadata, "step");
+  return step && step == count_in_state(metadata, "run_steps");  // older checkpoints do not say
 }
 
 void check_run_folder(const fs::path& folder, bool resume) {

@@ -37,8 +37,8 @@ struct RunOptions {
   std::string process_name;                  // what this process calls itself in its ProgressFile
   nlohmann::json start;                      // what the metrics' first line has besides the time
   std::string unit = "targets";              // what progress counts: "tokens"
-  double operations_per_target = 0;          // floating-point operations of forward and backward passes; 0: not known
-  double peak_operations = 0;                // that the machine has per second, as measured; 0: not known
+  double operations_per_target = 0;          // floating-point operations of forward and backward passes; 0: unknown
+  double peak_operations = 0;                // that the machine has per second, as measured; 0: unknown
   std::function<bool()> stop;                // asked after every step
   std::string hold;                          // of wait_while_held() (tests)
   double pace_seconds = 0;                   // that a step takes at least, its exchange aside (measurements)
@@ -58,8 +58,9 @@ using SignOfLife = std::function<void()>;
 struct RunHooks {
   // Called on all ranks with the number of steps done, before this process makes any. May be none.
   std::function<void(std::uint64_t step)> begin;
-  // What else moves the parameters, beside training by itself (local/local_steps.h); may be none. join: before `begin`, for
-  // what others have done already; after_step: gives a line of metrics, null for none; leave: when the run is asked to stop.
+  // Hooks of whatever else moves the parameters, beside training by itself (local/local_steps.h); may be none. join: before
+  // `begin`, for what others have done already; after_step: gives a line of metrics, null for none; leave: when the run is
+  // asked to stop.
   std::function<void(const SignOfLife&)> join;
   std::function<nlohmann::json(const StepReport&, const SignOfLife&)> after_step;
   std::function<void(const SignOfLife&)> leave;
@@ -88,8 +89,10 @@ struct RunResult {
 
 // Steps done when a checkpoint was written, by its metadata; none for the metadata of other files.
 std::optional<std::uint64_t> step_of_checkpoint(const std::map<std::string, std::string>& metadata);
+// Whether it has all steps of its run.
+bool is_last_checkpoint(const std::map<std::string, std::string>& metadata);
 
-// What run() says of a folder, before there is anything to run: Error(usage) for one that holds a run already, or none to
+// Checks a folder as run() does, before there is anything to run: Error(usage) for one that holds a run already, or none to
 // resume. run() looks again when it has locked the folder.
 void check_run_folder(const std::filesystem::path& folder, bool resume);
 

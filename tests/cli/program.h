@@ -96,7 +96,8 @@ class Hold {
 // Waits until `done` says yes, for some minutes at most; whether it did.
 bool wait_until(const std::function<bool()>& done);
 
-// Options that train a small net within a second or two: one layer, few images, one epoch.
+// Options that train a small net within a second or two: few images, one epoch, whose number of steps follows.
 std::vector<std::string> quick_training(const std::string& out);
+inline constexpr std::size_t epoch_steps = 8;
 
 }  // namespace bitloom::test

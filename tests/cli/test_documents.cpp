@@ -294,8 +294,9 @@ class Reader {
       std::istringstream words(line.substr(static_cast<std::size_t>(found.length())));
       std::vector<std::string> args;
       for (std::string word; words >> word;) args.push_back(word);
-      Background run(folder_.path(), args);
-      REQUIRE(run.wait_for("layer1 epoch 1/"));
+      const Hold hold(folder_.path(), 1);
+      Background run(folder_.path(), with(args, Hold::option()));
+      REQUIRE(run.wait_for("layer1: "));
       run.signal(SIGINT);
       return run.wait();
     }

@@ -67,6 +67,27 @@ TEST_CASE("a launched run of a GPT that is killed and stopped ends with the undi
   CHECK(std::filesystem::exists(folder / "run/checkpoint.safetensors"));
 }
 
+// Binary trainings alone had the option: here a rank that stopped held the others for five minutes.
+TEST_CASE("a rank of a GPT's training that is lost ends it with code 7, and its checkpoint stays", "[gpt][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Hold hold(folder.path(), 5);
+  const Args limits = {"--watchdog-seconds", "15", "--checkpoint-seconds", "0"};
+  Background run(folder.path(), with(with(quick_gpt("run", 40), limits), Hold::option()), 2);
+  REQUIRE(run.wait_for("step 4/40"));
+  const pid_t lost = run.rank(1);
+  REQUIRE(kill(lost, SIGSTOP) == 0);
+  hold.release();
+  const Outcome outcome = run.wait();
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 7);
+  CHECK(has(outcome.err, "the watchdog allows 15 s"));
+  const Outcome resumed = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run"});
+  INFO(resumed.out << resumed.err);
+  CHECK(resumed.code == 0);
+  CHECK(has(resumed.out, "going on from step"));
+}
+
 TEST_CASE("a launched grid whose process is killed ends with the undisturbed model", "[gpt][launch][mpi][grid]") {
   const TempDir folder;
   write_text(folder / "text.txt");

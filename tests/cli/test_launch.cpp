@@ -18,8 +18,6 @@ using namespace bitloom::test;
 
 namespace {
 
-constexpr std::size_t epoch_steps = 8;
-
 // Training by sparse messages, with a checkpoint several times a second; a `Hold` decides when it comes to a step.
 Args long_training(const std::string& out) {
   Args args = quick_training(out);

@@ -1,5 +1,6 @@
 // Output of the program, and outputs that it cannot write to.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -125,6 +126,19 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     covered.insert(args.front());
     if (args.size() > 1) covered.insert(args[0] + " " + args[1]);
   }
+  // Messages that cannot be written either change no exit code.
+  for (const auto& [script, code] : std::vector<std::pair<std::string, int>>{
+           {"\"$BITLOOM\" inspect nowhere 2>/dev/full", 2},
+           {"\"$BITLOOM\" trian 2>&-", 2},
+           {"\"$BITLOOM\" inspect text.txt 2>/dev/full", 3},
+           {"\"$BITLOOM\" inspect run >/dev/full 2>/dev/full", 5},
+           {"\"$BITLOOM\" launch --local 1 -- " + fmt::format("{}", fmt::join(quick_training("launched"), " ")) +
+                " >/dev/full 2>/dev/full",
+            5}}) {
+    INFO(script);
+    CHECK(run_shell(folder.path(), script).code == code);
+  }
+  CHECK(std::filesystem::exists(folder / "launched/model.safetensors"));
   // Training itself is done: what it makes is in its folder.
   CHECK(std::filesystem::exists(folder / "full/model.safetensors"));
   CHECK(std::filesystem::exists(folder / "full-gpt/model.safetensors"));

@@ -40,6 +40,12 @@ TEST_CASE("a plan tells what a run needs, and the run keeps to it", "[plan]") {
   // 3 x 3 x 128 x 64 and 3 x 3 x 64 x 64 weights.
   CHECK(has(plan.out, "all stages: gradients of all 110592 weights at once, as f32, 442368 bytes per worker and update"));
   CHECK(json["stages"][0]["measured"]["updates"].size() == 8);
+  // Three hosts have two workers each, the two that are left three.
+  const auto& memory = json["stages"][0]["modelled"];
+  const std::uint64_t residuals = json["stages"][0]["measured"]["residual_bytes_per_worker"];
+  CHECK(residuals > 0);
+  CHECK(memory["survivor_memory_bytes"].get<std::uint64_t>() == memory["host_memory_bytes"].get<std::uint64_t>() + residuals);
+  CHECK(has(plan.out, "when half of the hosts are gone and the others carry their workers"));
   CHECK(json["stages"][0]["modelled"]["sparse"]["update_seconds"].get<double>() > 0.04);
 
   const Args held = {"--cache", "none", "--max-test", "100", "--plan", "plan.json", "--out"};

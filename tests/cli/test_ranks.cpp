@@ -190,14 +190,16 @@ TEST_CASE("a process that stops before MPI starts is lost to the others, code 7"
 TEST_CASE("a process whose launcher hangs ends when its peers are lost", "[train]") {
   const TempDir folder;
   Args args = with(quick_training("run"), {"--watchdog-seconds", "20"});
-  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "100000";
-  Background run(folder.path(), args, 2);
-  REQUIRE(run.wait_for("epoch 2/100000"));
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "10";
+  const Hold hold(folder.path(), 2 * epoch_steps + 1);
+  Background run(folder.path(), with(args, Hold::option()), 2);
+  REQUIRE(run.wait_for("epoch 2/10"));
   const pid_t survivor = run.rank(0);
   const pid_t lost = run.rank(1);
   // MPI_Abort asks the launcher to end all, and waits for it.
   run.signal(SIGSTOP);
   REQUIRE(kill(lost, SIGKILL) == 0);
+  hold.release();
   const bool ended = run.wait_for_end_of(survivor);
   run.signal(SIGCONT);
   const Outcome outcome = run.wait();

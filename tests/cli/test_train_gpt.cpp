@@ -107,7 +107,7 @@ TEST_CASE("a GPT's run without a model is sampled, evaluated and inspected by it
     CHECK_FALSE(has(text.err, "checkpoint"));
     // As it is before the end; the last checkpoint has the same parameters.
     std::filesystem::remove(folder / run / "model.safetensors");
-    const std::string note = run + ": not finished; this is its checkpoint after step 12\n";
+    const std::string note = run + ": finished; this is its checkpoint after step 12\n";
     const Outcome early = run_program(folder.path(), sample);
     CHECK(early.code == 0);
     CHECK(early.out == text.out);

@@ -36,7 +36,13 @@ TEST_CASE("a run leaves a model, metrics and a summary", "[trainer]") {
   CHECK(has(lines.text(), "a epoch 2/2:"));
   CHECK(has(lines.text(), "b: done in"));
   const Model model = Model::load(folder / "run" / "model.safetensors");
-  CHECK(model.notes.at("data") == "small");
+  CHECK(model.notes.at("data").starts_with(fmt::format("{} training images, content ", splits().train.size())));
+  // The same images under another name.
+  options.folder = folder / "elsewhere";
+  options.data_name = "large";
+  Lines others;
+  train(simd::kernels(), comm, options, splits(), others);
+  CHECK(read_file(folder / "elsewhere/model.safetensors") == read_file(folder / "run/model.safetensors"));
   const Evaluation again = Classifier::of(simd::kernels(), model).evaluate(comm, splits().test);
   CHECK(again.correct == result.test.correct);
   CHECK(again.confusion == result.test.confusion);
