@@ -64,8 +64,12 @@ const auto options_table = std::to_array<RealOption>({
 });
 
 const RealOption* find(const std::string& name) {
+  // Names in nets of earlier versions.
+  const std::string_view now = name == "head_urgency"        ? "head_threshold_scale"
+                               : name == "threshold_urgency" ? "bias_threshold_scale"
+                                                             : std::string_view(name);
   for (const RealOption& option : options_table) {
-    if (option.name == name) return &option;
+    if (option.name == now) return &option;
   }
   return nullptr;
 }

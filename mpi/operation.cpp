@@ -61,6 +61,9 @@ bool Operation::poll() {
     error_ = std::current_exception();
     state_.process->keep_reason(error.what());
     state_.process->break_off();
+  } catch (...) {
+    error_ = std::current_exception();
+    state_.process->break_off();
   }
   if (over) over_.store(true, std::memory_order_release);
   return over;

@@ -143,7 +143,7 @@ class CnnBuilder {
   const CnnConfig& config_;
   nn::Shape shape_;
   std::size_t blocks_ = 0;
-  std::uint64_t activations_ = 0;
+  std::uint64_t activations_ = std::uint64_t{1} << 33U;  // numbers beyond those of a transformer beside the net (CLIP)
 };
 
 std::string layer_name(std::size_t i) { return fmt::format("layers.{}", i); }

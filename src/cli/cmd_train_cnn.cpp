@@ -251,6 +251,7 @@ void TrainedCnn::describe(train::RunOptions& run) {
                {"test_images", data_.test.size()},
                {"steps_per_epoch", steps_per_epoch_},
                {"operations_per_image", run.operations_per_target}};
+  add_quantiser(net_.config.activation_quantiser, run.start);
 }
 
 void TrainedCnn::announce(double peak) {

@@ -180,6 +180,7 @@ void TrainedDalle::describe(train::RunOptions& run) {
                {"train_pairs", data_.train.size()},
                {"validation_pairs", data_.validation.size()},
                {"operations_per_token", run.operations_per_target}};
+  add_quantiser(config_.activation_quantiser, run.start);
 }
 
 void TrainedDalle::announce(double peak) {

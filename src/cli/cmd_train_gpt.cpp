@@ -281,6 +281,7 @@ train::RunOptions GptTraining::run_options() {
                  {"learning-rate", train_options().rate.peak},
                  {"warmup", train_options().rate.warmup},
                  {"evaluate-every", run.evaluate_every}}}};
+  add_quantiser(config_.activation_quantiser, run.start);
   return run;
 }
 

@@ -57,8 +57,6 @@ void declare_training(Options& options, CnnSettings& settings) {
 }
 
 void declare_run(Options& options, CnnSettings& settings) {
-  static const std::vector<Options::Need> needs{{"evaluate-every", "validation", {"!0"}}, {"epochs", "steps", {"0"}}};
-  options.needs(needs);
   options.group("Run");
   settings.declare_folder(options);
   settings.declare_engine(options);
@@ -114,6 +112,11 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
     net = std::filesystem::absolute(net).lexically_normal().string();
   }
   const auto given = [&](const char* name) { return options.source(name) != Options::Source::none; };
+  // Files have both, where the steps were given: those of a run's options.
+  if (steps != 0 && options.source("epochs") == Options::Source::command_line &&
+      options.source("epochs") == options.source("steps")) {
+    fail(ErrorKind::usage, "--epochs: {:g} has no effect; it needs --steps 0", training.epochs);
+  }
   const models::CnnTraining recipe = config.training;
   if (!given("epochs")) training.epochs = recipe.epochs;
   if (!given("batch")) training.batch = recipe.batch;

@@ -1,8 +1,11 @@
 // The program `bitloom VERB [KIND] [options]`: finds the command, runs it, and turns errors into text and exit codes.
+#include <fcntl.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -219,6 +222,14 @@ int finish(const Session& session, int code) {
   return exit_io;
 }
 
+// Where one of the three standard streams is closed, a file of the run would get its number, and what is printed. What is
+// written there fails as before.
+void occupy_streams() {
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (fcntl(stream, F_GETFD) == -1 && errno == EBADF) open("/dev/null", O_RDONLY);
+  }
+}
+
 int run(int argc, char** argv) {
   const std::vector<std::string> args(argv + 1, argv + argc);
   std::unique_ptr<mpi::Environment> environment;
@@ -240,4 +251,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace bitloom::cli
 
-int main(int argc, char** argv) { return bitloom::cli::run(argc, argv); }
+int main(int argc, char** argv) {
+  bitloom::cli::occupy_streams();
+  return bitloom::cli::run(argc, argv);
+}

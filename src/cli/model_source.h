@@ -80,9 +80,10 @@ std::map<std::string, std::string> options_of_run(const std::filesystem::path& r
 // The options in options.ini of the run, if there is any, that DataOptions declares, as an INI text for Options::read_ini.
 std::string data_options_of_run(const std::filesystem::path& run);
 
-// How these options read a data set.
 // Throws Error(usage) where --image-size has no effect on images of this shape.
 void check_image_size(const DataOptions& options, const std::string& spec, const data::ImageShape& shape);
+
+// How these options read a data set.
 data::LoadOptions load_options(const DataOptions& options);
 
 // Reads what `options` says, with the validation set split off.

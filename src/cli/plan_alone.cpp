@@ -44,6 +44,7 @@ Json compare_savings(Terminal& terminal, const AlonePlan& plan) {
   for (const Saving& saving : savings) {
     plan::FloatOptions changed = plan.training;
     changed.activation_bits = saving.bits;
+    changed.activation_quantiser = nn::Quantiser::few_bit;
     changed.recompute = saving.recompute;
     const auto memory_of = [&](std::size_t examples) {
       changed.batch = changed.micro_batch = examples;

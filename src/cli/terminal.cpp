@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -156,7 +157,19 @@ void Terminal::open_log(const std::filesystem::path& path) {
 
 void write_error(std::string_view text) {
   const std::string line = fmt::format("bitloom: {}\n", text);
+  // A pipe that nobody reads any more raises a signal in this thread.
+  sigset_t broken_pipe;
+  sigset_t before;
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, &before);
   std::fwrite(line.data(), 1, line.size(), stderr);
+  if (sigismember(&before, SIGPIPE) == 0) {
+    constexpr timespec at_once{};
+    while (sigtimedwait(&broken_pipe, nullptr, &at_once) == SIGPIPE) {
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 std::size_t columns_of_screen(std::size_t otherwise) {

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <iterator>
+#include <list>
 #include <thread>
 #include <utility>
 
@@ -159,23 +161,29 @@ std::vector<Ended> run_all(const std::vector<std::vector<std::string>>& commands
     Clock::time_point start;
   };
   std::vector<Ended> results(commands.size(), {-1, "", true});
-  std::vector<Running> running;
-  std::size_t next = 0;
+  std::list<Running> running;
+  std::size_t next = 0, most = most_processes;
+  const auto stopped = [&] { return stop && stop(); };
   while (next < commands.size() || !running.empty()) {
-    for (; next < commands.size() && running.size() < most_processes; ++next) {
+    for (; next < commands.size() && running.size() < most && !stopped(); ++next) {
       try {
         running.push_back({next, Process(commands[next]), Clock::now()});
       } catch (const Error& error) {
+        if (!running.empty()) {  // perhaps one too many: again when one has ended
+          most = running.size();
+          break;
+        }
         results[next] = {-1, error.what(), false};
       }
     }
-    std::erase_if(running, [&](Running& each) {
-      const std::optional<int> code = each.process.poll();
-      results[each.command].output += each.process.read();
-      results[each.command].code = code.value_or(-1);
-      return code || Clock::now() - each.start > limit;
-    });
-    if (stop && stop()) break;
+    for (auto each = running.begin(); each != running.end();) {
+      const std::optional<int> code = each->process.poll();
+      Ended& result = results[each->command];
+      result.output += each->process.read();
+      result.code = code.value_or(-1);
+      each = code || Clock::now() - each->start > limit ? running.erase(each) : std::next(each);
+    }
+    if (stopped()) break;
     if (!running.empty()) std::this_thread::sleep_for(poll_interval);
   }
   return results;

@@ -147,12 +147,13 @@ std::vector<Host> Roster::look() {
     looked_ = Clock::now();
     next_probe_ = 0;
   }
-  const auto is_member = [&](const Host& host) {
-    return std::any_of(members_.begin(), members_.end(), [&](const Host& member) { return member.name == host.name; });
-  };
+  std::set<std::string> members;
+  if (next_probe_ < options_.hosts.size()) {
+    for (const Host& member : members_) members.insert(member.name);
+  }
   for (; next_probe_ < options_.hosts.size() && probes_.size() < most_processes; ++next_probe_) {
     const Host& host = options_.hosts[next_probe_];
-    if (is_excluded(host) || is_member(host)) continue;
+    if (is_excluded(host) || members.contains(host.name)) continue;
     try {
       probes_.push_back({host, Process(probe_command(options_.agent, host, options_.notice))});
     } catch (const Error&) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -130,6 +131,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
   for (const auto& [script, code] : std::vector<std::pair<std::string, int>>{
            {"\"$BITLOOM\" inspect nowhere 2>/dev/full", 2},
            {"\"$BITLOOM\" trian 2>&-", 2},
+           {"mkfifo pipe; exec 3<>pipe 4>pipe 3<&-; \"$BITLOOM\" trian 2>&4", 2},  // which nobody reads
            {"\"$BITLOOM\" inspect text.txt 2>/dev/full", 3},
            {"\"$BITLOOM\" inspect run >/dev/full 2>/dev/full", 5},
            {"\"$BITLOOM\" launch --local 1 -- " + fmt::format("{}", fmt::join(quick_training("launched"), " ")) +
@@ -139,6 +141,13 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     CHECK(run_shell(folder.path(), script).code == code);
   }
   CHECK(std::filesystem::exists(folder / "launched/model.safetensors"));
+  // No file of a run takes the place of a closed stream.
+  const std::string stopped = fmt::format("{}", fmt::join(quick_training("closed"), " ")) + " --stop-after-steps 3";
+  CHECK(run_shell(folder.path(), "\"$BITLOOM\" " + stopped + " 2>&-").code == 4);
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "closed")) {
+    INFO(entry.path());
+    if (entry.is_regular_file()) CHECK_FALSE(has(read_file(entry.path()), "bitloom: interrupted"));
+  }
   // Training itself is done: what it makes is in its folder.
   CHECK(std::filesystem::exists(folder / "full/model.safetensors"));
   CHECK(std::filesystem::exists(folder / "full-gpt/model.safetensors"));
@@ -207,6 +216,28 @@ TEST_CASE("help fits the screen, and no word is cut", "[output]") {
       CHECK(line.size() <= 80);
     }
   }
+}
+
+TEST_CASE("the live line of a narrow screen is cut between words", "[output]") {
+  const TempDir folder;
+  const Outcome train = run_on_screen(folder.path(), 40, with(quick_training("run"), {"--pace", "0.05"}));
+  INFO(train.out << train.err);
+  REQUIRE(train.code == 0);
+  // By words: all of a line, or its beginning.
+  static const std::regex whole_words(
+      R"(layer\d step \d+/\d+:( loss( [\d.]+,( training( [\d.]+%,( \d+( images/s.*)?)?)?)?)?)?)");
+  const std::string rewritten = "\r\x1b[K";
+  std::size_t count = 0;
+  for (std::size_t at = train.out.find(rewritten); at != std::string::npos; at = train.out.find(rewritten, at)) {
+    at += rewritten.size();
+    const std::string line = train.out.substr(at, train.out.find_first_of("\r\n", at) - at);
+    if (!has(line, " step ")) continue;  // the line was cleared for another
+    INFO(line);
+    CHECK(line.size() < 40);
+    CHECK(std::regex_match(line, whole_words));
+    ++count;
+  }
+  CHECK(count > 0);
 }
 
 TEST_CASE("of an option that is given twice the last value counts", "[output]") {

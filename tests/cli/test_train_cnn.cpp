@@ -225,11 +225,20 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
     INFO(outcome.out << outcome.err);
     CHECK(outcome.code == 0);
   }
+  // The options of a run serve as those of another.
+  const Outcome same = run_program(folder.path(), {"train", "cnn", "--config", "run0/options.ini", "--out", "same"});
+  INFO(same.err);
+  CHECK(same.code == 0);
+  CHECK(same_tensors(folder / "same/model.safetensors", folder / "run0/model.safetensors"));
+  CHECK_FALSE(same_tensors(folder / "run2/model.safetensors", folder / "run3/model.safetensors"));  // other gradients
+  const Outcome other = run_program(
+      folder.path(), {"train", "cnn", "--resume", "--out", "run3", "--steps", "4", "--activation-quantiser", "few-bit"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "--activation-quantiser: act-nn stored"));
   Args plain_loops = with(quick_cnn("ref", 1), {"--backend", "ref"});
   for (const char* option : {"--batch", "--validation", "--max-test"}) plain_loops = changed(plain_loops, option, "2");
   CHECK(run_program(folder.path(), plain_loops).code == 0);
-  const Outcome none =
-      run_program(folder.path(), changed(changed(quick_cnn("none", 2), "--validation", "0"), "--evaluate-every", "0"));
+  const Outcome none = run_program(folder.path(), changed(quick_cnn("none", 2), "--validation", "0"));
   CHECK(none.code == 0);
   CHECK_FALSE(has(none.out, "validation accuracy"));
   // Evaluations took 256 images at once, whatever memory there was.

@@ -84,7 +84,6 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"train binary --data synth --split-seed 5 --validation 0",
        "--split-seed: 5 has no effect; it needs another --validation"},
       {"train dvae --data x --split-seed 5 --validation 0", "--split-seed: 5 has no effect; it needs another --validation"},
-      {"train cnn --data synth --evaluate-every 5 --validation 0", "--evaluate-every: 5 has no effect"},
       {"train cnn --data synth --epochs 3 --steps 1", "--epochs: 3 has no effect; it needs --steps 0"},
       {"data info synth --image-size 48", "--image-size: 48 has no effect; the images of synth are 32 x 32"},
       {"data sheet synth --image-size 48 --out x.png", "--image-size: 48 has no effect; the images of synth are 32 x 32"},
