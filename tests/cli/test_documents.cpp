@@ -298,7 +298,9 @@ class Reader {
       Background run(folder_.path(), with(args, Hold::option()));
       REQUIRE(run.wait_for("layer1: "));
       run.signal(SIGINT);
-      return run.wait();
+      Outcome outcome = run.wait();
+      fs::remove(folder_ / "hold");  // nobody who runs the commands has it
+      return outcome;
     }
     return run_shell(folder_.path(), "set -e -o pipefail\n" + assignments_ + line);
   }
