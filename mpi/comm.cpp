@@ -16,8 +16,7 @@ int count_of(std::size_t elements) {
 }
 
 void Comm::State::lose(const std::string& message) {
-  process->keep_reason(message);
-  process->break_off();
+  process->break_off(message);
   throw PeerLost(message);
 }
 
@@ -84,9 +83,9 @@ bool Comm::State::test(std::span<MPI_Request> requests, const char* operation) {
   return done != 0;
 }
 
-void Process::keep_reason(const std::string& message) {
+void Process::keep_reason(const std::string& reason) {
   const std::lock_guard lock(reason_turn_);
-  if (reason_.empty()) reason_ = message;
+  if (reason_.empty()) reason_ = reason;
 }
 
 std::string Process::reason() const {
@@ -94,7 +93,8 @@ std::string Process::reason() const {
   return reason_;
 }
 
-void Process::break_off() {
+void Process::break_off(const std::string& reason) {
+  keep_reason(reason);
   const std::unique_lock<std::mutex> no_others = take_turn();
   broken = true;
 }

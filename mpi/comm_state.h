@@ -78,9 +78,9 @@ struct Process {
   bool moves_by_hand = false;
   void move_operations();
   // From now on nobody calls MPI; nobody is inside a call when it returns.
-  void break_off();
-  // Why the peers were lost, for whoever uses a communicator next: the first message stays.
-  void keep_reason(const std::string& message);
+  void break_off(const std::string& reason);
+  // Why the peers were lost, for whoever uses a communicator next: the first reason stays.
+  void keep_reason(const std::string& reason);
   std::string reason() const;
 
  private:

@@ -61,8 +61,7 @@ struct DeviceComm::State {
   }
   [[noreturn]] void lose(const std::string& message) {
     is_sound = false;
-    comm->state().process->keep_reason(message);
-    comm->state().process->break_off();
+    comm->state().process->break_off(message);
     throw PeerLost(message);
   }
 

@@ -59,11 +59,10 @@ bool Operation::poll() {
   } catch (const std::exception& error) {
     // Requests may be left, and their buffers will not be.
     error_ = std::current_exception();
-    state_.process->keep_reason(error.what());
-    state_.process->break_off();
+    state_.process->break_off(error.what());
   } catch (...) {
     error_ = std::current_exception();
-    state_.process->break_off();
+    state_.process->break_off(name_);
   }
   if (over) over_.store(true, std::memory_order_release);
   return over;
@@ -85,8 +84,7 @@ void Operation::leave(double seconds) {
   const Clock::time_point start = Clock::now();
   const auto ends = [&] {
     if (!poll() && seconds_since(start) > seconds) {
-      state_.process->keep_reason(fmt::format("{} of {} bytes was left while it was under way", name_, bytes_));
-      state_.process->break_off();
+      state_.process->break_off(fmt::format("{} of {} bytes was left while it was under way", name_, bytes_));
     }
     return is_over() || state_.process->broken;
   };

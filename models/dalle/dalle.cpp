@@ -159,15 +159,7 @@ void DalleOutput::add_parameters(std::vector<nn::Parameter*>& all) {
 // --- Dalle ---
 
 Dalle::Dalle(const DalleConfig& config, train::TensorGroup* group) : config_(checked(config)) {
-  const BlockConfig blocks{config_.layers,
-                           config_.heads,
-                           config_.width,
-                           config_.dropout,
-                           config_.activation,
-                           config_.activation_bits,
-                           config_.activation_quantiser,
-                           config_.recompute,
-                           config_.small_feed_forward};
+  const BlockConfig blocks = blocks_of(config_);
   BlockBuilder builder(blocks, group);
   layers_.emplace<DalleEmbedding>(config_);
   builder.add_dropout(layers_);

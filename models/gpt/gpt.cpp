@@ -20,15 +20,7 @@ Gpt::Gpt(const GptConfig& config, std::size_t tokens, train::TensorGroup* group)
     : config_(checked(config, tokens)),
       tokens_(tokens == 0 ? config.context : tokens),
       group_(train::TensorLayers(group).group()) {
-  const BlockConfig blocks{config_.layers,
-                           config_.heads,
-                           config_.width,
-                           config_.dropout,
-                           config_.activation,
-                           config_.activation_bits,
-                           config_.activation_quantiser,
-                           config_.recompute,
-                           config_.small_feed_forward};
+  const BlockConfig blocks = blocks_of(config_);
   BlockBuilder builder(blocks, group_);
   auto embedding = builder.layers().make_embedding("embedding", config_.padded_vocabulary(), config_.context, config_.width);
   head_.emplace(group_, embedding->tokens(), config_.vocabulary, config_.logit_clip);

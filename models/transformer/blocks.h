@@ -26,6 +26,20 @@ struct BlockConfig {
   bool small_feed_forward = false;
 };
 
+// Blocks of a net whose description has all of it, under the same names.
+template <typename Config>
+BlockConfig blocks_of(const Config& config) {
+  return {.layers = config.layers,
+          .heads = config.heads,
+          .width = config.width,
+          .dropout = config.dropout,
+          .activation = config.activation,
+          .activation_bits = config.activation_bits,
+          .activation_quantiser = config.activation_quantiser,
+          .recompute = config.recompute,
+          .small_feed_forward = config.small_feed_forward};
+}
+
 // Adds the parts of a net in their order: dropout layers are numbered in the order in which they act. Initial weights are
 // normal with deviation 0.02, those before residual sums divided by sqrt(2 layers) (Shoeybi et al. 2019, section 3.3).
 class BlockBuilder {

@@ -46,7 +46,7 @@ plan::FloatOptions planned_training(const Settings& settings, std::size_t exampl
   options.micro_batch = examples;
   options.recompute = plan::find_recompute(settings.recompute);
   options.activation_bits = static_cast<unsigned>(settings.activation_bits);
-  options.activation_quantiser = quantiser_named(settings.activation_quantiser, settings.activation_bits);
+  options.activation_quantiser = nn::find_quantiser(settings.activation_quantiser);
   options.train = settings.make_options();
   return options;
 }

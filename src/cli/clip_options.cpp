@@ -35,7 +35,7 @@ models::ClipConfig ClipSettings::make_config(std::size_t vocabulary) const {
   config.text_vocabulary = vocabulary;
   config.dropout = dropout;
   config.activation_bits = config.image.activation_bits = static_cast<unsigned>(activation_bits);
-  config.activation_quantiser = config.image.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
+  config.activation_quantiser = config.image.activation_quantiser = nn::find_quantiser(activation_quantiser);
   check(config);
   return config;
 }

@@ -42,7 +42,7 @@ struct ShapeSettings : FloatSettings {
     training.micro_batch = micro_batch_of(batch).value_or(0);
     training.recompute = plan::find_recompute(recompute);
     training.activation_bits = static_cast<unsigned>(activation_bits);
-    training.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
+    training.activation_quantiser = nn::find_quantiser(activation_quantiser);
     training.train.values = dtype();
     training.train.master_weights = master_weights_named(master_weights);
     training.train.optimizer.rule = optimizer;

@@ -144,7 +144,7 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
     config.activation = activation;
   }
   config.activation_bits = static_cast<unsigned>(activation_bits);
-  config.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
+  config.activation_quantiser = nn::find_quantiser(activation_quantiser);
   config.training = training;
   return config;
 }

@@ -24,7 +24,7 @@ void declare_net(Options& options, DalleSettings& settings) {
   options.count("heads", settings.heads, 0, 100000, "Attention heads of a block; 0: as the net has them");
   options.count("width", settings.width, 0, 1000000, "Width of the residual stream; 0: as the net has it");
   options.count("text-positions", settings.text, 0, 100000,
-                "Number of tokens of a caption, behind which it is cut; 0: as the net has them");
+                "Number of tokens of a caption, after which it is cut; 0: as the net has them");
   options.number("dropout", settings.dropout, 0, 1, "Dropout rate; 0 disables dropout");
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
@@ -85,7 +85,7 @@ models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size
   config.codes = codes;
   config.dropout = dropout;
   config.activation_bits = static_cast<unsigned>(activation_bits);
-  config.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
+  config.activation_quantiser = nn::find_quantiser(activation_quantiser);
   config.recompute = recompute == "block";
   config.small_feed_forward = deep.small_feed_forward();
   config.logit_clip = deep.logit_clip;

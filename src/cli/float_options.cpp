@@ -15,7 +15,6 @@
 #include "cli/signals.h"
 #include "cli/start_up.h"
 #include "core/error.h"
-#include "core/field.h"
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/text.h"
@@ -99,19 +98,12 @@ void FloatSettings::check_keep(const Options& options, bool has_validation) cons
 void declare_activation_bits(Options& options, std::size_t& bits, std::string& quantiser) {
   options.count("activation-bits", bits, 0, 4,
                 "Bits kept of every activation's input for the backward pass (see `bitloom fewbit`); 0: all 32 or 16");
+  static const std::vector<Options::Need> needs{{"activation-quantiser", "activation-bits", {"!0"}}};
+  options.needs(needs);
   options.choice(
       "activation-quantiser", quantiser, nn::quantiser_names(),
       "Meaning of these bits: few-bit, a table of the derivative (Novikov et al. 2022); act-nn, the input itself, rounded at "
       "random in groups of 256 (Chen et al. 2021), to compare");
-}
-
-nn::Quantiser quantiser_named(const std::string& name, std::size_t bits) {
-  const nn::Quantiser quantiser = nn::find_quantiser(name);
-  if (quantiser != nn::Quantiser::few_bit && bits == 0) {
-    fail_field(ErrorKind::usage, "activation_quantiser", "{} has no effect on all bits; expected it beside `activation_bits`",
-               name);
-  }
-  return quantiser;
 }
 
 void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity) {

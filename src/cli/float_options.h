@@ -55,8 +55,6 @@ struct FloatSettings {
 
 // Less memory for the backward pass and for the weights, each into its variable.
 void declare_activation_bits(Options& options, std::size_t& bits, std::string& quantiser);
-// Throws Error(usage) where it has nothing to quantise.
-nn::Quantiser quantiser_named(const std::string& name, std::size_t bits);
 // Adds it to a run's identity, or to what metrics say of its start, where it is not as earlier versions had it.
 void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity);
 // --compress-format: of factors in messages (train::FloatFormat).

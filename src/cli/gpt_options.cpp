@@ -100,7 +100,7 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   config.vocabulary = vocabulary;
   config.activation = activation;
   config.activation_bits = static_cast<unsigned>(activation_bits);
-  config.activation_quantiser = quantiser_named(activation_quantiser, activation_bits);
+  config.activation_quantiser = nn::find_quantiser(activation_quantiser);
   config.recompute = recompute == "block";
   config.small_feed_forward = deep.small_feed_forward();
   config.logit_clip = deep.logit_clip;

@@ -231,6 +231,7 @@ void occupy_streams() {
 }
 
 int run(int argc, char** argv) {
+  occupy_streams();
   const std::vector<std::string> args(argv + 1, argv + argc);
   std::unique_ptr<mpi::Environment> environment;
   try {
@@ -251,7 +252,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace bitloom::cli
 
-int main(int argc, char** argv) {
-  bitloom::cli::occupy_streams();
-  return bitloom::cli::run(argc, argv);
-}
+int main(int argc, char** argv) { return bitloom::cli::run(argc, argv); }

@@ -50,6 +50,8 @@ Outcome run_ranks(const std::filesystem::path& folder, int ranks, const std::vec
 // program.
 Outcome run_shell(const std::filesystem::path& folder, const std::string& script);
 
+class Hold;
+
 // A program that runs beside the test.
 class Background {
  public:
@@ -71,6 +73,8 @@ class Background {
   // mpirun, where the program itself starts one.
   pid_t launcher() const;
   Outcome wait();
+  // Stops a rank (SIGSTOP) of a run that is held, which goes on then, and waits.
+  Outcome wait_without(int rank, const Hold& hold);
 
  private:
   template <typename F>

@@ -317,6 +317,12 @@ bool Background::wait_for_end_of(pid_t process) const {
   return false;
 }
 
+Outcome Background::wait_without(int rank, const Hold& hold) {
+  REQUIRE(kill(this->rank(rank), SIGSTOP) == 0);
+  hold.release();
+  return wait();
+}
+
 Outcome Background::wait() {
   Outcome outcome;
   outcome.code = wait_for_end(process_);

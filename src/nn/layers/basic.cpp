@@ -29,6 +29,12 @@ const FewBitTable& paper_table(const Activation& activation, unsigned bits) {
   return found->second;
 }
 
+// Numbers that the elements of one of x's examples have: every example begins with a call of Philox of its own.
+std::size_t numbers_per_example(const Tensor& x) {
+  const std::size_t elements = x.size() / std::max<std::size_t>(1, x.shape()[0]);
+  return (elements + dropout_group - 1) / dropout_group * dropout_group;
+}
+
 }  // namespace
 
 // --- Linear ---
@@ -184,9 +190,8 @@ Tensor Activate::forward(Pass& pass, const Tensor& x) {
     pass.keep(packed);
     return y;
   }
-  const std::size_t examples = std::max<std::size_t>(1, x.shape()[0]);
-  const std::size_t drawn = (x.size() / examples + quantiser_draws - 1) / quantiser_draws * quantiser_draws;
-  const Dropout numbers = pass.dropout(0, number_, examples, drawn);
+  static_assert(quantiser_draws == dropout_group);
+  const Dropout numbers = pass.dropout(0, number_, x.shape()[0], numbers_per_example(x));
   Tensor ranges = pass.engine.empty({quantiser_groups(x.size()), 2}, DType::f32, Use::stash);
   quantise_groups(pass.engine, {bits_, numbers.seed, numbers.site, numbers.first}, x, packed, ranges);
   activate(pass.engine, activation_, x, y);
@@ -219,11 +224,9 @@ Tensor DropoutLayer::forward(Pass& pass, const Tensor& x) {
   if (rate_ == 0 || !pass.training) return x;
   Tensor y = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
   const std::size_t examples = x.shape()[0];
-  const std::size_t elements = x.size() / std::max<std::size_t>(1, examples);
-  // Every example's elements begin with a call of Philox of their own.
-  const std::size_t drawn = (elements + dropout_group - 1) / dropout_group * dropout_group;
+  const std::size_t drawn = numbers_per_example(x);
   Dropout numbers = pass.dropout(rate_, number_, examples, drawn);
-  if (drawn == elements) {
+  if (examples * drawn == x.size()) {
     dropout(pass.engine, numbers, x, y);
     return y;
   }
