@@ -44,7 +44,7 @@ void Run::report_epoch(const Stage& stage) {
                {"epochs", stage.spec().epochs},
                {"step", stage.step_number()},
                {"steps", stage.total_steps()},
-               {"seconds", elapsed()},
+               {"seconds", open_.elapsed()},
                {"rate", stage.rate()},
                {"images_per_second", images / std::max(seconds, 1e-9)}};
   std::string text = fmt::format("{} epoch {}/{}:", stage.spec().name, number, stage.spec().epochs);
@@ -77,9 +77,10 @@ void Run::report_epoch(const Stage& stage) {
     }
   }
   line["times"] = to_json(epoch.times);
-  if (epoch.exchange.updates != 0) line["exchange"] = report_exchange(stage, epoch, text);
-  line["frozen"] = report_inputs(stage);
-  if (comm_.is_root()) metrics_->write(line);
+  const ExchangeReport messages(comm_, options_.train, stage, progress_);
+  if (epoch.exchange.updates != 0) line["exchange"] = messages.sum_up(epoch, text);
+  line["frozen"] = inputs_->report(stage);
+  if (comm_.is_root()) open_.metrics().write(line);
   progress_.line(text + fmt::format(", {:.0f} images/s", images / std::max(seconds, 1e-9)));
   // The first of several epochs begins with other updates; one that was continued has only some.
   const bool whole = epoch_.steps_here == stage.steps_per_epoch() && (!options_.train.sparse || line.contains("exchange"));
@@ -87,8 +88,9 @@ void Run::report_epoch(const Stage& stage) {
   const bool learned = options_.train.sparse ? stage.learns(begin) : stage.learns_weights(begin);
   if (!whole || !learned || (number == 1 && stage.spec().epochs > 1)) return;
   const Json exchange = line.value("exchange", Json::object());
-  if (number <= 2) check_budget(stage, exchange);
-  check_plan(stage, exchange);
+  if (number <= 2) messages.check_budget(exchange);
+  const auto planned = options_.planned.find(stage.spec().name);
+  if (planned != options_.planned.end()) messages.check_plan(exchange, planned->second, dense_sent_);
 }
 
 std::string validation_text(const StageSummary& summary) {
@@ -133,7 +135,7 @@ Json to_json(const std::optional<double>& accuracy) { return accuracy ? Json(*ac
 // Signs of life while the net is evaluated, after `images_before` images of another set.
 EvaluationWatch Run::watch(std::size_t images_before) {
   if (!comm_.is_root()) return {};
-  return {[this, images_before](std::size_t images) { progress_file_.mark_evaluated(images_before + images); }, nullptr};
+  return {[this, images_before](std::size_t images) { open_.mark_evaluated(images_before + images); }, nullptr};
 }
 
 // Collective: the accuracy of the vote on the validation images, if there are any. Shifted views are for the end.
@@ -148,18 +150,18 @@ void Run::validate(const std::vector<std::string>& members, StageSummary& summar
 // The process as the report shows it. Every start has a line.
 void Run::report_start() {
   on_root([&] {
-    metrics_->write({{"event", "start"},
-                     {"time", utc_now()},
-                     {"version", version},
-                     {"command", options_.command},
-                     {"net", options_.net.name},
-                     {"data", options_.data_name},
-                     {"ranks", comm_.size()},
-                     {"threads", omp_get_max_threads()},
-                     {"kernels", kernels_.name},
-                     {"train_images", data_.train.size()},
-                     {"validation_images", data_.validation.size()},
-                     {"test_images", data_.test.size()}});
+    open_.metrics().write({{"event", "start"},
+                           {"time", utc_now()},
+                           {"version", version},
+                           {"command", options_.command},
+                           {"net", options_.net.name},
+                           {"data", options_.data_name},
+                           {"ranks", comm_.size()},
+                           {"threads", omp_get_max_threads()},
+                           {"kernels", kernels_.name},
+                           {"train_images", data_.train.size()},
+                           {"validation_images", data_.validation.size()},
+                           {"test_images", data_.test.size()}});
   });
 }
 
@@ -175,14 +177,14 @@ void Run::report_stage(const StageSummary& summary) {
                {"validation_accuracy", to_json(summary.validation_accuracy)},
                {"validation_accuracy_plain", to_json(summary.plain_accuracy)}};
   if (!summary.trained_by.run.empty()) line["trained"] = origin_json(summary.trained_by);
-  metrics_->write(line);
+  open_.metrics().write(line);
 }
 
 // History of finished stage s, at rank 0: the metrics have all of it, also what earlier processes trained, or another run.
 std::string Run::history_text(std::size_t s) const {
   double begin = 0;
   for (std::size_t before = 0; before < s; ++before) begin += result_.stages[before].seconds;
-  return to_text(history_of(read_metrics(options_.folder / "metrics.jsonl"), options_.net.stages[s].name,
+  return to_text(history_of(read_metrics(options_.folder / run::metrics_name), options_.net.stages[s].name,
                             std::filesystem::absolute(options_.folder).lexically_normal().string(), begin));
 }
 
@@ -190,33 +192,14 @@ std::string Run::history_text(std::size_t s) const {
 void Run::keep_trained(std::size_t s) {
   std::string history;
   on_root([&] { history = history_text(s); });
-  result_.trained[keys_[s].hex()] = stage_bytes(s, comm_.broadcast_text(history));
-}
-
-// The bytes that load_stage() reads: the layers and heads of a finished stage as they are now.
-std::vector<std::byte> Run::stage_bytes(std::size_t s, const std::string& history) const {
-  const StageSpec& spec = options_.net.stages[s];
-  TensorFile file;
-  file.metadata[history_key] = history;
-  for (const BinaryLayer& layer : result_.model.layers) {
-    if (contains(spec.train, layer.spec().name)) layer.save(file);
-  }
-  for (const std::string& name : spec.heads) {
-    const auto head = result_.model.heads.find(name);
-    if (head != result_.model.heads.end()) head->second.save(file, name + ".head", false);
-  }
-  for (const std::string& name : spec.train) {
-    const auto states = states_.find(name);
-    if (states != states_.end()) file.put(states_name(name), {states->second.size()}, states->second);
-  }
-  return file.serialize();
+  result_.trained[keys_[s].hex()] = trained_.bytes(s, comm_.broadcast_text(history));
 }
 
 // Leaves what the stage gave in the cache. Trouble there must not cost the run: the same can be trained again.
 void Run::store_stage() {
   if (cache_ == nullptr || !comm_.is_root() || depends_on_time()) return;
   try {
-    cache_->put(keys_[stage_].hex(), stage_bytes(stage_, history_text(stage_)));
+    cache_->put(keys_[stage_].hex(), trained_.bytes(stage_, history_text(stage_)));
   } catch (const std::exception& error) {
     progress_.line(fmt::format("cache: stage '{}' is not kept: {}", options_.net.stages[stage_].name, error.what()));
   }
@@ -224,13 +207,11 @@ void Run::store_stage() {
 
 void Run::finish_stage(const Stage& stage) {
   const StageSpec& spec = stage.spec();
-  drop_outdated_heads(stage_);
-  for (std::size_t h = 0; h < stage.heads(); ++h) result_.model.heads.insert_or_assign(stage.head_layer(h), stage.head(h));
-  keep_states(stage);
+  trained_.take(comm_, stage, stage_);
   StageSummary summary;
   summary.name = spec.name;
   validate(spec.heads, summary);
-  summary.seconds = elapsed();
+  summary.seconds = open_.elapsed();
   summary.images = result_.images;
   for (const StageSummary& earlier : result_.stages) {
     summary.seconds -= earlier.seconds;
@@ -240,7 +221,7 @@ void Run::finish_stage(const Stage& stage) {
     report_stage(summary);
     store_stage();
   });
-  drop_states();
+  trained_.drop_states(stage_);
   progress_.line(fmt::format("{}: done in {}{}", spec.name, format_duration(summary.seconds), validation_text(summary)));
 }
 
@@ -263,7 +244,7 @@ void Run::finish_run() {
   for (const std::string& name : model.net.classifier) model.heads.at(name).round_weights(model.net.head_bits);
   const MapShape input = model.encoder.output();
   const Classifier ensemble = classifier(model.net.classifier, model.net.views, nullptr);
-  mark_progress(0, true);
+  open_.mark(stage_, 0, true);
   std::size_t evaluated = 0;
   const auto evaluate = [&](const data::Dataset& images) {
     if (images.size() == 0) return Evaluation{};
@@ -274,7 +255,7 @@ void Run::finish_run() {
   };
   result_.validation = evaluate(data_.validation);
   result_.test = evaluate(data_.test);
-  result_.seconds = elapsed();
+  result_.seconds = open_.elapsed();
   // Nothing of how the run went or where its images lay: a model is a function of data, net and options.
   model.notes = {{"data", fmt::format("{} training images, content {}", data_.train.size(), data_hash_)},
                  {"seed", fmt::format("{}", options_.train.seed)},
@@ -302,8 +283,8 @@ void Run::finish_run() {
   // Often larger than the layers' weights, and nothing to classify with.
   const std::map<std::string, Head> other_heads = model.take_other_heads();
   on_root([&] {
-    checkpoints_->finish();
-    metrics_->sync();
+    open_.checkpoints().finish();
+    open_.metrics().sync();
     const auto path = options_.folder / run::model_name;
     const auto next = options_.folder / next_model_name;
     model.save(next);
@@ -314,23 +295,23 @@ void Run::finish_run() {
       const auto row = result_.test.confusion.begin() + static_cast<std::ptrdiff_t>(l * classes);
       confusion.push_back(std::vector<std::int64_t>(row, row + static_cast<std::ptrdiff_t>(classes)));
     }
-    metrics_->write({{"event", "result"},
-                     {"validation_accuracy", to_json(accuracy(result_.validation))},
-                     {"test_accuracy", to_json(accuracy(result_.test))},
-                     {"validation_accuracy_plain", to_json(accuracy(result_.validation, true))},
-                     {"test_accuracy_plain", to_json(accuracy(result_.test, true))},
-                     {"ensemble", model.net.classifier},
-                     {"views", {{"mirror", model.net.views.mirror}, {"shift", model.net.views.shift}}},
-                     {"images", result_.test.images},
-                     {"confusion", confusion},
-                     {"classes", model.class_names},
-                     {"mistakes", to_json(result_.test.mistakes)},
-                     {"test_hash", data_.test.size() == 0 ? "" : data::content_hash(data_.test)},
-                     {"seconds", result_.seconds},
-                     {"peak_memory_bytes", peak_memory()},
-                     {"model_bytes", std::filesystem::file_size(next)},
-                     {"weight_bits", model.weight_bits()},
-                     {"bit_macs", model.bit_macs()}});
+    open_.metrics().write({{"event", "result"},
+                           {"validation_accuracy", to_json(accuracy(result_.validation))},
+                           {"test_accuracy", to_json(accuracy(result_.test))},
+                           {"validation_accuracy_plain", to_json(accuracy(result_.validation, true))},
+                           {"test_accuracy_plain", to_json(accuracy(result_.test, true))},
+                           {"ensemble", model.net.classifier},
+                           {"views", {{"mirror", model.net.views.mirror}, {"shift", model.net.views.shift}}},
+                           {"images", result_.test.images},
+                           {"confusion", confusion},
+                           {"classes", model.class_names},
+                           {"mistakes", to_json(result_.test.mistakes)},
+                           {"test_hash", data_.test.size() == 0 ? "" : data::content_hash(data_.test)},
+                           {"seconds", result_.seconds},
+                           {"peak_memory_bytes", peak_memory()},
+                           {"model_bytes", std::filesystem::file_size(next)},
+                           {"weight_bits", model.weight_bits()},
+                           {"bit_macs", model.bit_macs()}});
     // With the model in its place the run is finished, and the model says it all.
     std::filesystem::rename(next, path);
     run::remove_checkpoints(options_.folder);

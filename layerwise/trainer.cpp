@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/hash.h"
-#include "core/hold.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -26,32 +25,11 @@ std::vector<std::uint64_t> stage_ids(const NetSpec& net) {
   return ids;
 }
 
-// Accumulators of trits suit the dead zone that they were last trained with.
-void Run::drop_states_of_other_zones(std::size_t s) {
-  std::map<std::string, double> zones;
-  for (std::size_t stage = 0; stage <= s; ++stage) {
-    const StageSpec& spec = options_.net.stages[stage];
-    const double zone = for_stage(options_.train, spec).layer.rule.dead_zone;
-    for (const std::string& name : spec.train) {
-      const double before = std::exchange(zones.try_emplace(name, zone).first->second, zone);
-      if (stage == s && before != zone && options_.net.layer(name).ternary) states_.erase(name);
-    }
-  }
-}
-
 std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
-  drop_states_of_other_zones(s);
-  Earlier earlier;
-  for (std::size_t before = 0; before < s; ++before) {
-    const auto& names = options_.net.stages[before].train;
-    earlier.layers.insert(earlier.layers.end(), names.begin(), names.end());
-  }
-  earlier.heads = &result_.model.heads;
-  earlier.states = &states_;
   TrainOptions training = for_stage(options_.train, options_.net.stages[s]);
   training.error_feedback_place = error_feedback_place_;
   return std::make_unique<Stage>(kernels_, comm_, options_.net.stages[s], result_.model.encoder, result_.model.layers,
-                                 data_.train, training, stage_ids(options_.net)[s], earlier);
+                                 data_.train, training, stage_ids(options_.net)[s], trained_.before(s));
 }
 
 void EpochSums::add(const StepResult& step, double step_seconds) {
@@ -87,7 +65,7 @@ void Run::show_step(const Stage& stage) {
 
 void Run::train_stage(std::size_t s) {
   const std::unique_ptr<Stage> stage = make_stage(s);
-  for (const std::string& name : stage->spec().train) states_.erase(name);  // the stage has them now
+  trained_.hand_over(s);
   std::size_t bits = 0;
   for (const auto& trainer : stage->trainers()) bits = std::max(bits, trainer->state_bits_per_weight());
   if (resume_from_) {  // with the sums of its epoch
@@ -96,70 +74,64 @@ void Run::train_stage(std::size_t s) {
   } else {
     epoch_ = {};
   }
-  const bool keeps_more = options_.train.sparse && stage->exchange()->error_feedback_bytes() != 0;
+  const std::string kept = options_.train.sparse ? error_feedback_text(*stage->exchange(), error_feedback_place_,
+                                                                       options_.train.workers, comm_.rank())
+                                                 : "";
   progress_.line(fmt::format("{}: {} steps of {} images, {} bits of training state per weight{}", stage->spec().name,
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits,
-                             keeps_more ? ", besides what workers keep" : ""));
-  if (options_.train.sparse) tell_error_feedback(*stage->exchange());
+                             kept.empty() ? "" : ", besides what workers keep"));
+  if (!kept.empty()) progress_.line(kept);
   for (const auto& [name, value] : stage->spec().options) {
     progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));
   }
-  mark_progress(stage->step_number(), true);
-  place_inputs(*stage);
+  open_.mark(stage_, stage->step_number(), true);
+  inputs_->place(*stage, [&] { open_.mark(stage_, stage->step_number(), true); });
   dense_sent_ = 0;
-  Clock::time_point last_checkpoint = Clock::now();
-  bool asked = false;
+  checkpoints_.start();
   while (!stage->finished()) {
-    if (comm_.is_root()) {
-      wait_while_held(options_.hold, stage->step_number(), [&] {
-        mark_progress(stage->step_number(), false);
-        return !options_.stop || !options_.stop();
-      });
-    }
-    const Clock::time_point before = Clock::now();
-    const bool is_due = checkpoints_ && !checkpoints_->is_writing() && !unfinished_ && checkpoint_error_ == nullptr &&
-                        seconds_since(last_checkpoint) >= std::max(options_.checkpoint_seconds, checkpoint_spacing_);
-    const StepRequest request = {(options_.stop && options_.stop()) || checkpoint_error_ != nullptr ||
-                                     (options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps),
-                                 !asked && is_due, options_.pace_seconds};
-    asked |= request.checkpoint;  // with staleness it is some steps until all know
-    const std::uint64_t sent_before = comm_.traffic(mpi::Collective::sum).bytes_sent;
-    const StepResult& step = stage->step(request);
-    // The first step also looks for thresholds to begin with.
-    if (stage->step_number() > 1) {
-      dense_sent_ = std::max(dense_sent_, comm_.traffic(mpi::Collective::sum).bytes_sent - sent_before);
-    }
-    epoch_.add(step, seconds_since(before));
-    ++result_.steps;
-    result_.images += step.images;
-
-    const std::size_t done = stage->step_number();
-    mark_progress(done, result_.steps == 1);  // the first of this process is what is waited for after a restart
-    show_step(*stage);
-    const bool ends_epoch = done % stage->steps_per_epoch() == 0;
-    if (ends_epoch || step.stop) stage->settle();
-    if (ends_epoch) {
-      peak_memory();
-      mark_progress(done, true);
-      report_epoch(*stage);
-      epoch_ = {};
-    }
+    open_.wait_while_held(stage_, stage->step_number());
+    const StepResult& step = take_step(*stage);
     if (step.stop && !stage->finished()) {
-      write_checkpoint(stage.get());
+      checkpoints_.write(stage.get());
       stage->leave();
-      fail(ErrorKind::interrupted, "interrupted at step {} of stage '{}'; everything is in {}", done, stage->spec().name,
-           options_.folder.string());
+      fail(ErrorKind::interrupted, "interrupted at step {} of stage '{}'; everything is in {}", stage->step_number(),
+           stage->spec().name, options_.folder.string());
     }
-    if (step.checkpoint && !stage->finished()) {
-      begin_checkpoint(*stage);
-      last_checkpoint = Clock::now();
-      asked = false;
-    }
-    if (unfinished_ && stage->is_saved()) end_checkpoint(*stage);
+    if (step.checkpoint && !stage->finished()) checkpoints_.begin(*stage);
+    checkpoints_.advance(*stage);
   }
-  stage->cancel_save();
-  unfinished_.reset();
+  checkpoints_.cancel(*stage);
   finish_stage(*stage);
+}
+
+// A step, and at the end of an epoch its figures.
+const StepResult& Run::take_step(Stage& stage) {
+  const Clock::time_point before = Clock::now();
+  const bool is_last = options_.stop_after_steps != 0 && result_.steps + 1 >= options_.stop_after_steps;
+  const StepRequest request = {open_.is_stop_asked() || checkpoints_.has_failed() || is_last, checkpoints_.ask_if_due(),
+                               options_.pace_seconds};
+  const std::uint64_t sent_before = comm_.traffic(mpi::Collective::sum).bytes_sent;
+  const StepResult& step = stage.step(request);
+  // The first step also looks for thresholds to begin with.
+  if (stage.step_number() > 1) {
+    dense_sent_ = std::max(dense_sent_, comm_.traffic(mpi::Collective::sum).bytes_sent - sent_before);
+  }
+  epoch_.add(step, seconds_since(before));
+  ++result_.steps;
+  result_.images += step.images;
+
+  const std::size_t done = stage.step_number();
+  open_.mark(stage_, done, result_.steps == 1);  // the first of this process is what is waited for after a restart
+  show_step(stage);
+  const bool ends_epoch = done % stage.steps_per_epoch() == 0;
+  if (ends_epoch || step.stop) stage.settle();
+  if (ends_epoch) {
+    peak_memory();
+    open_.mark(stage_, done, true);
+    report_epoch(stage);
+    epoch_ = {};
+  }
+  return step;
 }
 
 // Encoder and layers as they are before training.
@@ -192,11 +164,14 @@ RunResult Run::execute() {
                 static_cast<std::size_t>(comm_.size()));
   }
   check_views(options_.net.views, result_.model.encoder.image_shape(), "net.shift");
-  if (!options_.resume) place_error_feedback();
+  const auto place = [this] {
+    error_feedback_place_ = place_error_feedback(kernels_, comm_, options_, result_.model, data_.train, stage_);
+  };
+  if (!options_.resume) place();
   open_folder();
   if (options_.resume) {
     read_checkpoint();
-    place_error_feedback();  // that of the stages that are left
+    place();  // that of the stages that are left
   }
   const std::size_t all = options_.net.stages.size();
   const std::size_t wanted = options_.stages == 0 ? all : std::min(options_.stages, all);
@@ -207,7 +182,7 @@ RunResult Run::execute() {
     // A later stage may train its layers again.
     if (wanted < all) keep_trained(stage_);
     ++stage_;
-    write_checkpoint(nullptr);
+    checkpoints_.write(nullptr);
   }
   if (wanted == all) finish_run();
   return std::move(result_);

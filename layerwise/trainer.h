@@ -12,19 +12,18 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/differences.h"
 #include "core/progress.h"
 #include "data/dataset.h"
 #include "layerwise/model.h"
 #include "layerwise/stage.h"
 #include "layerwise/stage_history.h"
 #include "mpi/comm.h"
+#include "run/open_run.h"
 
 namespace bitloom::layerwise {
 
@@ -40,18 +39,13 @@ struct PlannedBytes {
   std::uint64_t dense = 0;  // bytes that a rank puts into the dense sums of an update in which weights learn: exact
 };
 
-struct RunOptions {
-  std::filesystem::path folder;
+struct RunOptions : run::Options {
+  RunOptions() { checkpoint_seconds = 5; }  // or four times as long as it takes to gather one, if that is more
+
   NetSpec net;
   TrainOptions train;
-  std::string data_name;  // name that the user gave, for messages and the report
-  std::string command;    // the command line, for the report
-  std::string start;      // name of this process in its ProgressFile
-  // Left in the folder of a new run, by name, once it is locked and known to hold no other.
-  std::map<std::string, std::string> files;
-  bool resume = false;  // continue from the folder's checkpoint
-  // Between checkpoints, or four times as long as it takes to gather one, if that is more; one is also written at every stop.
-  double checkpoint_seconds = 5;
+  std::string data_name;          // name that the user gave, for messages and the report
+  std::string command;            // the command line, for the report
   std::filesystem::path cache;    // trained stages and outputs of frozen layers; empty: none
   bool needs_cache = false;       // an error if the cache cannot be opened; otherwise the run goes on without
   std::uint64_t cache_limit = 0;  // bytes
@@ -64,12 +58,7 @@ struct RunOptions {
   std::map<std::string, std::vector<std::byte>> trained;
   std::vector<std::byte> encoder;  // encoder fitted elsewhere to the same images, as Encoder::save() makes it; empty: none
   std::size_t stages = 0;          // number of the net's first ones to train, without a model; 0: all
-  double pace_seconds = 0;         // see StepRequest
-  std::string hold;                // for wait_while_held(), by the steps of a stage (tests)
-  double mark_seconds = 0.2;       // between marks in the ProgressFile, but for those that are waited for
   std::map<std::string, PlannedBytes> planned;  // by stage; not all need be there
-  std::function<bool()> stop;                   // asked at every step: has somebody asked to stop?
-  FieldName field_name;                         // for messages about checkpoints of other runs; may be none
 };
 
 struct StageSummary {

@@ -219,7 +219,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   settings.run.stop = [] { return stop_requested(); };
   settings.run.field_name = &option_of_field;
   settings.run.command = session.command_line;
-  if (const char* start = std::getenv(launch::supervised_variable); start != nullptr) settings.run.start = start;
+  if (const char* start = std::getenv(launch::supervised_variable); start != nullptr) settings.run.process_name = start;
   settings.run.folder =
       text_of_root(session, [&] { return settings.out.empty() ? default_folder(settings.net) : settings.out; });
   settings.run.net = choose_net(session, options, settings);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <memory>
 #include <thread>
 #include <utility>
 
@@ -13,11 +12,9 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/file.h"
-#include "core/file_state.h"
-#include "core/hold.h"
-#include "core/progress_file.h"
 #include "run/checkpoints.h"
 #include "run/folder.h"
+#include "run/open_run.h"
 #include "train/run_checkpoints.h"
 #include "train/run_record.h"
 
@@ -68,14 +65,9 @@ class Run {
     mark(true);
     const std::uint64_t first = trainer_.steps();
     if (hooks_.begin) hooks_.begin(first);
-    record_.begin();
+    open_.start_clock();
     while (trainer_.steps() < options_.steps) {
-      if (trainer_.comm().is_root()) {
-        wait_while_held(options_.hold, trainer_.steps(), [&] {
-          mark(false);
-          return !options_.stop || !options_.stop();
-        });
-      }
+      open_.wait_while_held(0, trainer_.steps());
       step();
       // The first of this process is what is waited for after a restart.
       mark(trainer_.steps() == first + 1);
@@ -108,7 +100,7 @@ class Run {
     bool written = false;     // the checkpoint before is, at rank 0
   };
   Requests share_requests() {
-    std::array<std::int64_t, 3> requests = {options_.stop && options_.stop(), checkpoints_.is_due(options_.checkpoint_seconds),
+    std::array<std::int64_t, 3> requests = {open_.is_stop_asked(), checkpoints_.is_due(options_.checkpoint_seconds),
                                             checkpoints_.is_written()};
     trainer_.comm().max(requests);
     return {requests[0] != 0, requests[1] != 0, requests[2] != 0};
@@ -121,17 +113,13 @@ class Run {
 
   RunResult& result() { return record_.result(); }
 
-  void mark(bool now) {
-    if (trainer_.comm().is_root()) progress_file_.mark(0, trainer_.steps(), now);
-  }
+  void mark(bool now) { open_.mark(0, trainer_.steps(), now); }
 
   // A checkpoint comes first and the model last: where both are there, the run has all its steps.
   void begin() {
     run::FoundCheckpoint found;
     on_root([&] {
-      lock_ = std::make_unique<FileLock>(run::claim_folder(options_.folder, options_.resume));
-      check_run_folder(options_.folder, options_.resume);
-      checkpoints_.open(options_.folder, options_.resume);
+      open_.lock([this] { check_run_folder(options_.folder, options_.resume); });
       if (!run::list_checkpoints(options_.folder).empty()) found = find_checkpoint();
     });
     const bool goes_on = trainer_.comm().flag_any(found.file.has_value());
@@ -147,13 +135,10 @@ class Run {
   }
 
   run::FoundCheckpoint find_checkpoint() {
-    run::FoundCheckpoint found = run::find_checkpoint(options_.folder);
-    for (const std::string& reason : found.reasons) progress_.line(fmt::format("{}; trying the one before", reason));
+    run::FoundCheckpoint found = open_.find_checkpoint(identity_);
     if (!found.file) {
       fail(ErrorKind::data, "no checkpoint in '{}' can be used: {}", options_.folder.string(), fmt::join(found.reasons, "; "));
     }
-    run::set_aside(found.damaged);
-    run::require_identity(found.file->metadata, found.path, identity_, options_.field_name);
     const Json state = state_of(found);
     check_steps(state, found.path);
     if (const std::uint64_t step = state.value("step", std::uint64_t{0}); step >= options_.steps && !options_.may_be_done) {
@@ -175,7 +160,8 @@ class Run {
       state = state_of(found);
       progress_.line(fmt::format("going on from step {} ({})", trainer_.steps(), found.path.string()));
     }
-    for (const auto& [name, text] : options_.files) write_atomically(options_.folder / name, text);
+    open_.write_files();
+    open_.open_metrics();
     record_.open(state ? &*state : nullptr);
   }
 
@@ -210,7 +196,7 @@ class Run {
     constexpr double slice = 0.05;
     while (true) {
       const double left = options_.pace_seconds - seconds_since(start);
-      if (left <= 0 || (options_.stop && options_.stop())) break;
+      if (left <= 0 || open_.is_stop_asked()) break;
       std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, slice)));
       mark(false);
     }
@@ -298,12 +284,11 @@ class Run {
   const RunOptions& options_;
   const RunHooks& hooks_;
   ProgressSink& progress_;
-  ProgressFile progress_file_{options_.folder, options_.process_name};
-  std::unique_ptr<FileLock> lock_;
+  run::OpenRun open_{trainer_.comm(), options_, progress_};
   const std::string identity_ = with_version(options_.identity);
-  RunRecord record_{trainer_, options_, progress_};
+  RunRecord record_{trainer_, options_, open_, progress_};
   bool steps_changed_ = false;  // since the checkpoint that the run goes on from
-  RunCheckpoints checkpoints_{trainer_, identity_, options_.hold, [this] { mark(false); }};  // the first to go
+  RunCheckpoints checkpoints_{trainer_, open_, identity_, options_.hold, [this] { mark(false); }};  // the first to go
 };
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "core/differences.h"
 #include "core/progress.h"
 #include "core/safetensors.h"
+#include "run/open_run.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -20,28 +20,19 @@ namespace bitloom::train {
 // Tests: RunOptions::hold and this is the name of a file that holds the writing of a checkpoint beside training, by its step.
 inline constexpr const char* held_writing = ".writing";
 
-struct RunOptions {
-  std::filesystem::path folder;  // made if it is not there
-  bool resume = false;
-  std::uint64_t steps = 0;                   // in all
-  bool may_be_done = false;                  // a run to resume may have all of them
-  bool may_change_steps = false;             // a run that goes on may have others than it began with
-  std::uint64_t evaluate_every = 0;          // steps between evaluations; 0: at the end alone
-  std::uint64_t sample_every = 0;            // steps between calls of RunHooks::sample, and at the end; 0: none
-  std::uint64_t log_every = 10;              // steps that a line of metrics.jsonl sums up
-  double checkpoint_seconds = 300;           // between beginnings of checkpoints, the first of which is of step 0
-  bool keep_best = true;                     // the model is that of the best evaluation, not of the last step
-  std::string identity;                      // a JSON object; a checkpoint of a run with another is refused
-  FieldName field_name;                      // what users call its fields; may be none
-  std::map<std::string, std::string> files;  // to be written to the folder when the run begins
-  std::string process_name;                  // what this process calls itself in its ProgressFile
-  nlohmann::json start;                      // what the metrics' first line has besides the time
-  std::string unit = "targets";              // what progress counts: "tokens"
-  double operations_per_target = 0;          // floating-point operations of forward and backward passes; 0: unknown
-  double peak_operations = 0;                // that the machine has per second, as measured; 0: unknown
-  std::function<bool()> stop;                // asked after every step
-  std::string hold;                          // of wait_while_held() (tests)
-  double pace_seconds = 0;                   // that a step takes at least, its exchange aside (measurements)
+struct RunOptions : run::Options {
+  std::uint64_t steps = 0;           // in all
+  bool may_be_done = false;          // a run to resume may have all of them
+  bool may_change_steps = false;     // a run that goes on may have others than it began with
+  std::uint64_t evaluate_every = 0;  // steps between evaluations; 0: at the end alone
+  std::uint64_t sample_every = 0;    // steps between calls of RunHooks::sample, and at the end; 0: none
+  std::uint64_t log_every = 10;      // steps that a line of metrics.jsonl sums up
+  bool keep_best = true;             // the model is that of the best evaluation, not of the last step
+  std::string identity;              // a JSON object; a checkpoint of a run with another is refused
+  nlohmann::json start;              // what the metrics' first line has besides the time
+  std::string unit = "targets";      // what progress counts: "tokens"
+  double operations_per_target = 0;  // floating-point operations of forward and backward passes; 0: unknown
+  double peak_operations = 0;        // that the machine has per second, as measured; 0: unknown
 };
 
 // A net's quality on a validation set.

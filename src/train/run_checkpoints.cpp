@@ -8,19 +8,18 @@
 
 namespace bitloom::train {
 
-RunCheckpoints::RunCheckpoints(Trainer& trainer, std::string identity, std::string hold, std::function<void()> alive)
-    : trainer_(trainer), identity_(std::move(identity)), hold_(std::move(hold)), alive_(std::move(alive)) {}
+RunCheckpoints::RunCheckpoints(Trainer& trainer, run::OpenRun& open, std::string identity, std::string hold,
+                               std::function<void()> alive)
+    : trainer_(trainer), open_(open), identity_(std::move(identity)), hold_(std::move(hold)), alive_(std::move(alive)) {}
 
 RunCheckpoints::~RunCheckpoints() { trainer_.abandon_save(); }
-
-void RunCheckpoints::open(const std::filesystem::path& folder, bool resume) { writer_.emplace(folder, resume); }
 
 WriteTensors RunCheckpoints::writer(const Describe& describe) {
   WriteTensors write;
   run::on_root(trainer_.comm(), [&] {
     write = [this, described = std::make_shared<const TensorFile>(describe())](std::map<std::string, StreamedTensor> tensors) {
       tensors.merge(described->streamed());
-      writer_->write(described->metadata, tensors, identity_);
+      open_.checkpoints().write(described->metadata, tensors, identity_);
     };
   });
   return write;

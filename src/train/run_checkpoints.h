@@ -2,31 +2,26 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "core/clock.h"
-#include "run/checkpoints.h"
+#include "run/open_run.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
 
 class RunCheckpoints {
  public:
-  // identity: of run::CheckpointWriter. hold: that of RunOptions. alive: a sign of life, called while training waits. The
-  // trainer outlives this.
-  RunCheckpoints(Trainer& trainer, std::string identity, std::string hold, std::function<void()> alive);
+  // open: for the writer at rank 0, from when the run has its folder. identity: of that writer. hold: that of RunOptions.
+  // alive: a sign of life, called while training waits. The references outlive this.
+  RunCheckpoints(Trainer& trainer, run::OpenRun& open, std::string identity, std::string hold, std::function<void()> alive);
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
   // Waits for one that is under way, whatever comes of it.
   ~RunCheckpoints();
-
-  // At rank 0, once it has the folder.
-  void open(const std::filesystem::path& folder, bool resume);
 
   // Metadata and tensors beside the state, at rank 0.
   using Describe = std::function<TensorFile()>;
@@ -56,9 +51,9 @@ class RunCheckpoints {
   void hold_last(std::map<std::string, StreamedTensor>& tensors) const;
 
   Trainer& trainer_;
+  run::OpenRun& open_;
   const std::string identity_, hold_;
   const std::function<void()> alive_;
-  std::optional<run::CheckpointWriter> writer_;  // rank 0's
   Clock::time_point begun_ = Clock::now();
   Report report_;  // writing_seconds by the thread that writes
 };

@@ -19,8 +19,7 @@ using Json = nlohmann::json;
 
 void RunRecord::open(const Json* state) {
   if (state != nullptr) take(*state);
-  metrics_.emplace(options_.folder / run::metrics_name);
-  metrics_->truncate_to(state == nullptr ? 0 : state->value("metrics_size", std::uint64_t{0}));
+  open_.metrics().truncate_to(state == nullptr ? 0 : state->value("metrics_size", std::uint64_t{0}));
   if (const fs::path events = options_.folder / run::events_name; fs::exists(events)) {
     events_.emplace(events);
     events_->truncate_to(state == nullptr ? 0 : state->value("events_size", std::uint64_t{0}));
@@ -36,12 +35,13 @@ void RunRecord::take(const Json& state) {
     if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
   }
   if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
-  earlier_seconds_ = result_.seconds;
+  open_.add_earlier(result_.seconds);
 }
 
 Json RunRecord::state() const {
-  Json state = {{"step", trainer_.steps()},         {"targets", result_.targets},  {"seconds", elapsed()},
-                {"metrics_size", metrics_->size()}, {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
+  Json state = {{"step", trainer_.steps()},    {"targets", result_.targets},
+                {"seconds", open_.elapsed()},  {"metrics_size", open_.metrics().size()},
+                {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
   if (events_) state["events_size"] = events_->size();
   if (result_.best_loss) {
     state["best_loss"] = *result_.best_loss;
@@ -57,7 +57,7 @@ void RunRecord::write_start() {
   start["time"] = utc_now();
   start["step"] = trainer_.steps();
   start["steps"] = options_.steps;
-  metrics_->write(start);
+  open_.metrics().write(start);
 }
 
 void RunRecord::add(const StepReport& report) {
@@ -66,7 +66,7 @@ void RunRecord::add(const StepReport& report) {
   show(report);
 }
 
-void RunRecord::write(const Json& line) { metrics_->write(line); }
+void RunRecord::write(const Json& line) { open_.metrics().write(line); }
 
 void RunRecord::write_events(std::uint64_t step, const StepEvents& events) {
   if (!events_) events_.emplace(options_.folder / run::events_name);
@@ -74,7 +74,7 @@ void RunRecord::write_events(std::uint64_t step, const StepEvents& events) {
 }
 
 void RunRecord::sync() {
-  metrics_->sync();
+  open_.metrics().sync();
   if (events_) events_->sync();
 }
 
@@ -106,9 +106,9 @@ void RunRecord::write_steps() {
   line["event"] = "step";
   line["step"] = trainer_.steps();
   line["targets"] = result_.targets;
-  line["seconds"] = elapsed();
+  line["seconds"] = open_.elapsed();
   line["memory_bytes"] = trainer_.engine().pool().total().peak;
-  metrics_->write(line);
+  open_.metrics().write(line);
   interval_ = {};
 }
 
@@ -118,16 +118,19 @@ bool RunRecord::write_evaluation(const Evaluated& found) {
   result_.last_loss = mean;
   result_.last_accuracy = found.accuracy;
   const bool best = !result_.best_loss || mean < *result_.best_loss;
-  Json line = {
-      {"event", "evaluation"}, {"step", trainer_.steps()}, {"loss", mean}, {"targets", loss.count}, {"seconds", elapsed()}};
+  Json line = {{"event", "evaluation"},
+               {"step", trainer_.steps()},
+               {"loss", mean},
+               {"targets", loss.count},
+               {"seconds", open_.elapsed()}};
   if (found.accuracy) line["accuracy"] = *found.accuracy;
   if (found.more.is_object()) line.update(found.more);
-  metrics_->write(line);
+  open_.metrics().write(line);
   std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
   if (!found.text.empty()) accuracy += ", " + found.text;
   progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
                              options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
-                             rate_text(result_.targets, elapsed())));
+                             rate_text(result_.targets, open_.elapsed())));
   if (!best) return false;
   result_.best_loss = mean;
   result_.best_accuracy = found.accuracy;
@@ -136,17 +139,17 @@ bool RunRecord::write_evaluation(const Evaluated& found) {
 }
 
 void RunRecord::write_checkpoint(const RunCheckpoints::Report& report) {
-  metrics_->write({{"event", "checkpoint"},
-                   {"step", report.step},
-                   {"held_seconds", report.held_seconds},
-                   {"writing_seconds", report.writing_seconds}});
+  open_.metrics().write({{"event", "checkpoint"},
+                         {"step", report.step},
+                         {"held_seconds", report.held_seconds},
+                         {"writing_seconds", report.writing_seconds}});
   if (std::exchange(told_of_checkpoint_, true)) return;
   progress_.line(fmt::format("the first checkpoint took {:.2g} s beside training, which it held for {:.2g} s",
                              report.writing_seconds, report.held_seconds));
 }
 
 void RunRecord::write_result(const std::string& parameters_hash) {
-  result_.seconds = elapsed();
+  result_.seconds = open_.elapsed();
   result_.memory_bytes = trainer_.engine().pool().total().peak;
   Json line = {{"event", "result"},
                {"steps", trainer_.steps()},
@@ -162,7 +165,7 @@ void RunRecord::write_result(const std::string& parameters_hash) {
     line["best_validation_loss"] = *result_.best_loss;
     line["best_step"] = result_.best_step;
   }
-  metrics_->write(line);
+  open_.metrics().write(line);
 }
 
 }  // namespace bitloom::train

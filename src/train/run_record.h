@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "core/clock.h"
 #include "core/metrics.h"
 #include "core/progress.h"
+#include "run/open_run.h"
 #include "train/run.h"
 #include "train/run_checkpoints.h"
 #include "train/run_interval.h"
@@ -19,14 +19,12 @@ namespace bitloom::train {
 class RunRecord {
  public:
   // All of them outlive this.
-  RunRecord(Trainer& trainer, const RunOptions& options, ProgressSink& progress)
-      : trainer_(trainer), options_(options), progress_(progress) {}
+  RunRecord(Trainer& trainer, const RunOptions& options, run::OpenRun& open, ProgressSink& progress)
+      : trainer_(trainer), options_(options), open_(open), progress_(progress) {}
 
-  // At rank 0, once the run has its folder: without the lines after `state`, that of a checkpoint that the run goes on from.
+  // At rank 0, once the run has its metrics: without the lines after `state`, that of a checkpoint that the run goes on from.
   void open(const nlohmann::json* state);
   void write_start();
-  // Everywhere: the first step begins.
-  void begin() { started_ = Clock::now(); }
 
   // Everywhere, after a step.
   void add(const StepReport& report);
@@ -45,20 +43,18 @@ class RunRecord {
   RunResult& result() { return result_; }
 
  private:
-  double elapsed() const { return earlier_seconds_ + seconds_since(started_); }
   std::string rate_text(std::uint64_t targets, double seconds) const;
   void show(const StepReport& report);
   void take(const nlohmann::json& state);
 
   Trainer& trainer_;
   const RunOptions& options_;
+  run::OpenRun& open_;
   ProgressSink& progress_;
-  std::optional<MetricsWriter> metrics_, events_;  // events: where steps are logged
+  std::optional<MetricsWriter> events_;  // where steps are logged
   RunResult result_;
   Interval interval_;
-  Clock::time_point started_ = Clock::now();
   bool told_of_checkpoint_ = false;
-  double earlier_seconds_ = 0;
   double training_seconds_ = 0;
   std::uint64_t steps_here_ = 0;
 };

@@ -52,14 +52,14 @@ inline layerwise::RunOptions options_for(const fs::path& folder, const layerwise
   return options;
 }
 
-inline layerwise::RunResult run(const layerwise::RunOptions& options) {
+inline layerwise::RunResult train_net(const layerwise::RunOptions& options) {
   Lines lines;
   mpi::Comm comm;
   return layerwise::train(simd::kernels(), comm, options, splits(), lines);
 }
 
 inline std::string complaint(ErrorKind kind, const layerwise::RunOptions& options) {
-  return message_of(kind, [&] { run(options); });
+  return message_of(kind, [&] { train_net(options); });
 }
 
 // The tensors of a finished run's model.
@@ -77,7 +77,7 @@ inline TensorFile result_of(const fs::path& folder) {
 // Without interruption and without a cache.
 inline TensorFile undisturbed(const layerwise::NetSpec& net = two_layers()) {
   const TempDir folder;
-  run(options_for(folder / "run", net));
+  train_net(options_for(folder / "run", net));
   return result_of(folder / "run");
 }
 

@@ -23,7 +23,7 @@ TEST_CASE("an evaluation gives signs of life while it runs", "[trainer]") {
     if (fs::exists(file)) marks.push_back(nlohmann::json::parse(read_file(file)));
     return false;
   };
-  const RunResult result = run(options);
+  const RunResult result = train_net(options);
   const auto seen = [&](std::size_t stage, std::size_t step, std::size_t evaluated) {
     return std::any_of(marks.begin(), marks.end(), [&](const nlohmann::json& mark) {
       return mark["stage"] == stage && mark["step"] == step && mark["evaluated"] == evaluated;
@@ -59,10 +59,10 @@ TEST_CASE("heads of a finished run have weights of few bits, as the evaluation s
   const TempDir folder;
   RunOptions options = options_for(folder / "few");
   options.net.head_bits = 4;
-  const RunResult few = run(options);
+  const RunResult few = train_net(options);
   options.folder = folder / "all";
   options.net.head_bits = 16;
-  run(options);
+  train_net(options);
   TensorFile rounded = result_of(folder / "few");
   TensorFile exact = result_of(folder / "all");
   CHECK(rounded.get("b.head.linear").shape == std::vector<std::size_t>{10, 4, 4});

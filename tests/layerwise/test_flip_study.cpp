@@ -25,7 +25,7 @@ Model trained(const std::string& weights) {
       "stages": [{{"train": ["a"], "epochs": 1}}, {{"train": ["b"], "epochs": 2}}], "classifier": ["b"]}})",
                                       thermometer, weights),
                           "net.json");
-  run(options_for(folder / "run", net));
+  train_net(options_for(folder / "run", net));
   return Model::load(folder / "run" / "model.safetensors");
 }
 

@@ -20,7 +20,7 @@ std::vector<double> saved(const LayerTrainer& trainer, const std::string& name) 
 }
 
 // Runs the layer over one map, as a stage does, adding to the statistics.
-void run(const LayerTrainer& trainer, const Buffer<std::uint64_t>& input, LayerSums& sums) {
+void run_layer(const LayerTrainer& trainer, const Buffer<std::uint64_t>& input, LayerSums& sums) {
   const BinaryLayer& layer = trainer.layer();
   const MapShape& map = layer.geometry().output;
   const MapShape& in = layer.geometry().input;
@@ -84,7 +84,7 @@ TEST_CASE("statistics are the mean and variance of the counts, and place the thr
   LayerTrainer trainer(layer, {}, 1, 2);
   const Buffer<std::uint64_t> input = random_input(layer, 70, random);
   LayerSums sums = trainer.make_sums();
-  run(trainer, input, sums);
+  run_layer(trainer, input, sums);
   std::vector<std::int32_t> counts(36 * 32);
   simd::kernels().conv_counts(layer.conv_shape(), input.data(), layer.conv_weights(), counts.data());
   trainer.set_statistics(sums, 1);
@@ -121,14 +121,14 @@ TEST_CASE("a flip moves the mean at once to where the flipped layer's mean is", 
       LayerTrainer trainer(layer, options, 1, 2);
       const Buffer<std::uint64_t> input = even_input(layer, 70, random);
       LayerSums sums = trainer.make_sums();
-      run(trainer, input, sums);
+      run_layer(trainer, input, sums);
       trainer.set_statistics(sums, 1);
       const auto before = saved(trainer, "mean");
       draw_gradient(sums, 20, random);
       CHECK(trainer.update(sums, 1, 1.0, true, 0) > 100);
       const auto moved = saved(trainer, "mean");
       LayerSums now = trainer.make_sums();
-      run(trainer, input, now);
+      run_layer(trainer, input, now);
       const double pixels = static_cast<double>(layer.geometry().output.height * layer.geometry().output.width);
       bool any = false;
       for (std::size_t o = 0; o < 20; ++o) {
@@ -151,14 +151,14 @@ TEST_CASE("statistics from before a flip do not draw the mean back", "[layer_tra
   LayerTrainer trainer(layer, options, 1, 2);
   const Buffer<std::uint64_t> input = even_input(layer, 70, random);
   LayerSums sums = trainer.make_sums();
-  run(trainer, input, sums);
+  run_layer(trainer, input, sums);
   trainer.set_statistics(sums, 1);
   LayerSums all = trainer.make_sums();
-  for (std::size_t n = 0; n < before; ++n) run(trainer, input, all);
+  for (std::size_t n = 0; n < before; ++n) run_layer(trainer, input, all);
   draw_gradient(sums, 20, random);
   trainer.choose(sums, 1.0, 0);
   CHECK(trainer.apply(before) > 100);
-  run(trainer, input, all);
+  run_layer(trainer, input, all);
   const auto moved = saved(trainer, "mean");
   trainer.observe(all, steps, steps);
   const auto observed = saved(trainer, "mean");
@@ -175,7 +175,7 @@ TEST_CASE("topk flips exactly its share, the weights that most want it", "[layer
     LayerTrainer trainer(layer, options, 1, 2);
     const std::vector<std::uint64_t> before(layer.rows().begin(), layer.rows().end());
     LayerSums sums = trainer.make_sums();
-    run(trainer, random_input(layer, 70, random), sums);
+    run_layer(trainer, random_input(layer, 70, random), sums);
     trainer.set_statistics(sums, 1);
     draw_gradient(sums, 0, random);  // total 0: the gradient of weight k is -sums.weight[k]
     const std::size_t flips = trainer.update(sums, 1, 0.5, true, 0);
@@ -221,7 +221,7 @@ TEST_CASE("every rule leaves tails alone and counts its flips", "[layer_trainer]
         const Buffer<std::uint64_t> rows = layer.rows();
         const Buffer<std::uint64_t> nonzero = layer.nonzero_rows();
         LayerSums sums = trainer.make_sums();
-        run(trainer, input, sums);
+        run_layer(trainer, input, sums);
         if (step == 0) trainer.set_statistics(sums, 1);
         draw_gradient(sums, 20, random);
         const std::size_t reported = trainer.update(sums, 1, 1.0, true, step);
@@ -251,7 +251,7 @@ TEST_CASE("the control learns thresholds and no weights", "[layer_trainer]") {
   const std::vector<std::uint64_t> before(layer.rows().begin(), layer.rows().end());
   const double offset = trainer.mean_offset();
   LayerSums sums = trainer.make_sums();
-  run(trainer, random_input(layer, 64, random), sums);
+  run_layer(trainer, random_input(layer, 64, random), sums);
   trainer.set_statistics(sums, 1);
   draw_gradient(sums, 20, random);
   for (std::size_t o = 0; o < 20; ++o) sums.value()[o] = 10;
@@ -269,7 +269,7 @@ TEST_CASE("greedy flips the weight that lowers the loss most, and none if no fli
   options.exact = true;
   LayerTrainer trainer(layer, options, 1, 2);
   LayerSums sums = trainer.make_sums();
-  run(trainer, random_input(layer, 64, random), sums);
+  run_layer(trainer, random_input(layer, 64, random), sums);
   trainer.set_statistics(sums, 1);
   const std::size_t bits = layer.patch_bits();
   sums.exact.assign(20 * bits, 0);
@@ -296,7 +296,7 @@ TEST_CASE("what rules draw depends on the seed and the stream", "[layer_trainer]
     const std::vector<std::uint64_t> before(layer.rows().begin(), layer.rows().end());
     Random random(10, Stream::test);
     LayerSums sums = trainer.make_sums();
-    run(trainer, random_input(layer, 64, random), sums);
+    run_layer(trainer, random_input(layer, 64, random), sums);
     trainer.set_statistics(sums, 1);
     // Every weight is pushed in the direction that it has, so that every one may flip.
     for (std::size_t k = 0; k < sums.weight.size(); ++k) {
@@ -321,7 +321,7 @@ TEST_CASE("thresholds stay between their bounds", "[layer_trainer]") {
   options.largest_offset = -0.5;
   LayerTrainer trainer(layer, options, 1, 2);
   LayerSums sums = trainer.make_sums();
-  run(trainer, random_input(layer, 64, random), sums);
+  run_layer(trainer, random_input(layer, 64, random), sums);
   trainer.set_statistics(sums, 1);
   sums.magnitude()[0] = 1000;
   // The first ten channels want fewer bits, the others more.
@@ -339,11 +339,11 @@ TEST_CASE("the window is steered to the wanted share of pixels", "[layer_trainer
   LayerTrainer trainer(layer, {}, 1, 2);
   const Buffer<std::uint64_t> input = random_input(layer, 64, random);
   LayerSums sums = trainer.make_sums();
-  run(trainer, input, sums);
+  run_layer(trainer, input, sums);
   trainer.set_statistics(sums, 1);
   for (std::uint64_t step = 0; step < 150; ++step) {
     sums.clear();
-    run(trainer, input, sums);
+    run_layer(trainer, input, sums);
     trainer.update(sums, 1, 1.0, false, step);
   }
   double active = 0;
@@ -366,7 +366,7 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
       const auto advance = [](LayerTrainer& each, std::uint64_t step) {
         Random random(7, Stream::test, step);
         LayerSums sums = each.make_sums();
-        run(each, random_input(each.layer(), 70, random), sums);
+        run_layer(each, random_input(each.layer(), 70, random), sums);
         if (step == 0) each.set_statistics(sums, 1);
         draw_gradient(sums, 20, random);
         each.update(sums, 1, 1.0, true, step);

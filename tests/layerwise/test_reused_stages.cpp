@@ -23,36 +23,36 @@ TEST_CASE("stages that were trained before are reused", "[trainer]") {
     for (const StageSummary& stage : result.stages) flags.push_back(stage.reused);
     return flags;
   };
-  CHECK(reused(run(with_cache("first", two_layers()))) == std::vector<bool>{false, false});
-  CHECK(reused(run(with_cache("same", two_layers()))) == std::vector<bool>{true, true});
+  CHECK(reused(train_net(with_cache("first", two_layers()))) == std::vector<bool>{false, false});
+  CHECK(reused(train_net(with_cache("same", two_layers()))) == std::vector<bool>{true, true});
   CHECK(difference(result_of(folder / "first"), result_of(folder / "same")) == "");
   // Another second layer: the first one is taken over.
-  CHECK(reused(run(with_cache("second", two_layers(24, 32)))) == std::vector<bool>{true, false});
+  CHECK(reused(train_net(with_cache("second", two_layers(24, 32)))) == std::vector<bool>{true, false});
   CHECK(difference(undisturbed(two_layers(24, 32)), result_of(folder / "second")) == "");
   // One more stage that trains both again.
-  CHECK(reused(run(with_cache("again", two_layers_again()))) == std::vector<bool>{true, true, false});
+  CHECK(reused(train_net(with_cache("again", two_layers_again()))) == std::vector<bool>{true, true, false});
   CHECK(difference(undisturbed(two_layers_again()), result_of(folder / "again")) == "");
-  CHECK(reused(run(with_cache("again 2", two_layers_again()))) == std::vector<bool>{true, true, true});
+  CHECK(reused(train_net(with_cache("again 2", two_layers_again()))) == std::vector<bool>{true, true, true});
   CHECK(difference(result_of(folder / "again"), result_of(folder / "again 2")) == "");
   // Another option for the second stage alone, by the net; for all, by the run, where the net says for one what it was.
   NetSpec tuned = two_layers();
   tuned.stages[1].options = {{"learning_rate", 0.02}};
-  CHECK(reused(run(with_cache("tuned", tuned))) == std::vector<bool>{true, false});
+  CHECK(reused(train_net(with_cache("tuned", tuned))) == std::vector<bool>{true, false});
   CHECK(difference(result_of(folder / "first"), result_of(folder / "tuned")) != "");
   tuned.stages[1].options = {{"learning_rate", TrainOptions{}.layer.rule.learning_rate}};
   RunOptions elsewhere = with_cache("elsewhere", tuned);
   elsewhere.train.layer.rule.learning_rate = 0.03;
-  CHECK(reused(run(elsewhere)) == std::vector<bool>{false, false});
+  CHECK(reused(train_net(elsewhere)) == std::vector<bool>{false, false});
   tuned.stages[0].options = tuned.stages[1].options;
   elsewhere = with_cache("as first", tuned);
   elsewhere.train.layer.rule.learning_rate = 0.03;
-  CHECK(reused(run(elsewhere)) == std::vector<bool>{true, true});
+  CHECK(reused(train_net(elsewhere)) == std::vector<bool>{true, true});
   // Another first layer: nothing that follows can be.
-  CHECK(reused(run(with_cache("width", two_layers(32)))) == std::vector<bool>{false, false});
+  CHECK(reused(train_net(with_cache("width", two_layers(32)))) == std::vector<bool>{false, false});
   // Other options.
   RunOptions seeded = with_cache("seed", two_layers());
   seeded.train.seed = 2;
-  CHECK(reused(run(seeded)) == std::vector<bool>{false, false});
+  CHECK(reused(train_net(seeded)) == std::vector<bool>{false, false});
 
   // Damage is noticed, and repaired.
   for (const auto& entry : fs::directory_iterator(folder / "cache")) {
@@ -64,7 +64,7 @@ TEST_CASE("stages that were trained before are reused", "[trainer]") {
   CHECK(reused(rebuilt) == std::vector<bool>{false, false});
   CHECK(has(lines.text(), "was damaged and is rebuilt"));
   CHECK(difference(result_of(folder / "first"), result_of(folder / "damaged")) == "");
-  CHECK(reused(run(with_cache("repaired", two_layers()))) == std::vector<bool>{true, true});
+  CHECK(reused(train_net(with_cache("repaired", two_layers()))) == std::vector<bool>{true, true});
 }
 
 TEST_CASE("where a layer stands in its net does not matter to a reused stage", "[trainer]") {
@@ -76,10 +76,10 @@ TEST_CASE("where a layer stands in its net does not matter to a reused stage", "
   RunOptions options = options_for(folder / "two");
   options.cache = folder / "cache";
   options.cache_limit = std::uint64_t{1} << 28U;
-  run(options);
+  train_net(options);
   options.folder = folder / "three";
   options.net = net;
-  CHECK(run(options).stages[1].reused);
+  CHECK(train_net(options).stages[1].reused);
   CHECK(difference(undisturbed(net), result_of(folder / "three")) == "");
 }
 
@@ -138,11 +138,11 @@ TEST_CASE("weights that learn again keep their accumulators, also over a restart
   damage(options.folder / "checkpoint.safetensors");
   CHECK(TensorFile::load(options.folder / "checkpoint.previous.safetensors").contains("a.states"));
   options.cache.clear();
-  run(resumed(options));
+  train_net(resumed(options));
   RunOptions whole = options;
   whole.stop_after_steps = 0;
   whole.folder = folder / "whole";
-  run(whole);
+  train_net(whole);
   CHECK(difference(result_of(options.folder), result_of(whole.folder)) == "");
 }
 
@@ -154,7 +154,7 @@ TEST_CASE("trits keep their values where a further stage has another dead zone",
     net.stages.resize(stages);
     if (stages == 3) net.stages[2].options = {{"learning_rate", 1e-9}, {"dead_zone", zone}};  // no gradient moves any
     const fs::path run_folder = folder / fmt::format("{}-{}", stages, zone);
-    run(options_for(run_folder, net));
+    train_net(options_for(run_folder, net));
     return result_of(run_folder);
   };
   const TensorFile before = trits(2, 0);

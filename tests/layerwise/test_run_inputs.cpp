@@ -155,33 +155,33 @@ TEST_CASE("the way that inputs are made may change when a run is resumed", "[tra
   options.stop_after_steps = 7;
   CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted at step 3 of stage 'b'"));
   options.frozen = "recompute";
-  run(resumed(options));
+  train_net(resumed(options));
   const TempDir other;
-  run(with_copies(other / "run", "recompute"));
+  train_net(with_copies(other / "run", "recompute"));
   CHECK(difference(result_of(other / "run"), result_of(folder / "run")) == "");
 }
 
 TEST_CASE("nets with the same layers below share their cached outputs", "[trainer][frozen]") {
   const TempDir folder;
-  run(with_copies(folder / "first", "cache"));
-  run(with_copies(folder / "wider", "cache", two_layers(24, 32)));
+  train_net(with_copies(folder / "first", "cache"));
+  train_net(with_copies(folder / "wider", "cache", two_layers(24, 32)));
   auto records = records_of(folder / "wider", "b");
   CHECK(records["missing"] == 0);
   CHECK(records["read"] == 3 * 80 + 40);
   // Another first layer: nothing of its outputs, all of the encoder's.
-  run(with_copies(folder / "other", "cache", two_layers(32)));
+  train_net(with_copies(folder / "other", "cache", two_layers(32)));
   CHECK(records_of(folder / "other", "a")["missing"] == 0);
   CHECK(records_of(folder / "other", "b")["missing"] == 160);
   // Other copies.
   RunOptions seeded = with_copies(folder / "seeded", "cache");
   seeded.train.seed = 2;
-  run(seeded);
+  train_net(seeded);
   CHECK(records_of(folder / "seeded", "a")["missing"] == 160);
 }
 
 TEST_CASE("damaged outputs of frozen layers are noticed and rebuilt", "[trainer][frozen]") {
   const TempDir folder;
-  run(with_copies(folder / "first", "cache"));
+  train_net(with_copies(folder / "first", "cache"));
   const TensorFile expected = result_of(folder / "first");
   std::size_t number = 0;
   for (const bool whole_file : {false, true}) {
@@ -207,7 +207,7 @@ TEST_CASE("damaged outputs of frozen layers are noticed and rebuilt", "[trainer]
 
 TEST_CASE("a cache that is too small, missing or full leaves outputs to be recomputed", "[trainer][frozen]") {
   const TempDir folder;
-  run(with_copies(folder / "first", "recompute"));
+  train_net(with_copies(folder / "first", "recompute"));
   const TensorFile expected = result_of(folder / "first");
   const auto tried = [&](const char* name, const auto& change) {
     forget_stages(folder / "cache");
@@ -247,11 +247,11 @@ TEST_CASE("fixed copies are as many as asked for, and in turn", "[trainer][froze
   const TempDir folder;
   RunOptions options = with_copies(folder / "run", "cache");
   options.train.augment_copies = 3;
-  run(options);
+  train_net(options);
   CHECK(records_of(folder / "run", "b")["missing"] == 3 * 80);
   CHECK(records_of(folder / "run", "b")["read"] == 40);
   const TempDir other;
-  run(with_copies(other / "run", "recompute"));
+  train_net(with_copies(other / "run", "recompute"));
   CHECK(difference(result_of(other / "run"), result_of(folder / "run")) != "");
   // Half of the copies are mirror images where flips alternate.
   options.folder = folder / "odd";

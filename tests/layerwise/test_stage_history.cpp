@@ -44,7 +44,7 @@ std::vector<Json> curves(const RunOptions& options) {
 TEST_CASE("a reused stage brings its curves, and says who trained it", "[history]") {
   const TempDir folder;
   const RunOptions first = cached(folder, "first");
-  const RunResult trained = run(first);
+  const RunResult trained = train_net(first);
   CHECK(trained.stages[0].images == 160);
   CHECK(trained.stages[1].images == 240);
 
@@ -76,9 +76,9 @@ TEST_CASE("a reused stage brings its curves, and says who trained it", "[history
 
   // One stage reused, one trained; what a third run reuses of both names each one's own run.
   const RunOptions other = cached(folder, "other", two_layers(24, 32));
-  CHECK(run(other).images == 240);
+  CHECK(train_net(other).images == 240);
   const RunOptions third = cached(folder, "third", two_layers(24, 32));
-  run(third);
+  train_net(third);
   CHECK(curves(third) == curves(other));
   CHECK(lines_of(third, "stage")[0]["trained"]["run"] == first.folder.string());
   CHECK(lines_of(third, "stage")[1]["trained"]["run"] == other.folder.string());
@@ -87,12 +87,12 @@ TEST_CASE("a reused stage brings its curves, and says who trained it", "[history
 TEST_CASE("a run that was stopped and went on leaves all of its curves in the cache", "[history]") {
   const TempDir folder;
   const RunOptions reference = options_for(folder / "reference");
-  run(reference);
+  train_net(reference);
   RunOptions options = cached(folder, "stopped");
   options.stop_after_steps = 3;
   while (has(complaint(ErrorKind::interrupted, options), "interrupted at step")) options.resume = true;
   const RunOptions reuse = cached(folder, "reuse");
-  run(reuse);
+  train_net(reuse);
   const auto losses = [](const RunOptions& of) {
     std::vector<Json> result;
     for (const Json& epoch : lines_of(of, "epoch")) result.push_back({epoch["stage"], epoch["epoch"], epoch["heads"].size()});

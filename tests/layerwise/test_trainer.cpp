@@ -88,7 +88,7 @@ TEST_CASE("an interrupted run, resumed, gives what an undisturbed one does", "[t
 // Times stood in the model, and an epoch's line had the sums of the steps since the restart alone.
 TEST_CASE("an interrupted run leaves the model file and the sums of an undisturbed one", "[trainer]") {
   const TempDir folder;
-  run(options_for(folder / "whole"));
+  train_net(options_for(folder / "whole"));
   const auto epochs = [&](const char* name) {
     std::vector<nlohmann::json> found;
     for (nlohmann::json& line : read_metrics(folder / name / "metrics.jsonl")) {
@@ -148,7 +148,7 @@ TEST_CASE("a caller may stop a run at any step", "[trainer]") {
   CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted at step 2 of stage 'a'"));
   CHECK(fs::exists(folder / "run" / "checkpoint.safetensors"));
   options.stop = nullptr;
-  const RunResult result = run(resumed(options));
+  const RunResult result = train_net(resumed(options));
   CHECK(result.steps == 8);
   CHECK(result.images == 400);
   CHECK(difference(undisturbed(), result_of(folder / "run")) == "");
@@ -222,7 +222,7 @@ TEST_CASE("a run removes what killed ones left in its folder, and takes a whole 
   const std::vector<std::string> left = {"checkpoint.next.safetensors.1-00000000000000aa.tmp",
                                          "model.next.safetensors.12-0.tmp", "model.next.safetensors"};
   for (const std::string& name : left) write_file(run_folder / name, "part");
-  CHECK(run(resumed(options)).steps == 7);
+  CHECK(train_net(resumed(options)).steps == 7);
   for (const std::string& name : left) CHECK_FALSE(fs::exists(run_folder / name));
   CHECK_FALSE(fs::exists(run_folder / "checkpoint.next.safetensors"));
   CHECK(difference(undisturbed(), result_of(run_folder)) == "");
@@ -265,7 +265,7 @@ TEST_CASE("a full disk leaves the last good checkpoint", "[trainer]") {
     CHECK(has(message, "checkpoint"));
   }
   CHECK(read_file(checkpoint) == before);
-  run(resumed(options));
+  train_net(resumed(options));
   CHECK(difference(undisturbed(), result_of(folder / "run")) == "");
 }
 
@@ -313,7 +313,7 @@ TEST_CASE("a run does not overwrite another, and resumes only its own", "[traine
     const FileLock lock(folder / "run" / ".lock");
     CHECK(has(complaint(ErrorKind::busy, resumed(options)), ".lock"));
   }
-  run(resumed(options));
+  train_net(resumed(options));
   CHECK(has(complaint(ErrorKind::usage, resumed(options)), "is finished"));
   CHECK(has(complaint(ErrorKind::usage, options), "holds a run already"));
 }
@@ -338,7 +338,7 @@ TEST_CASE("every branch of a net and the way it votes are part of what a checkpo
     changed.net = other;
     CHECK(has(complaint(ErrorKind::usage, changed), "belongs to a run with other data, net or options"));
   }
-  CHECK(run(resumed(options)).stages.size() == 2);
+  CHECK(train_net(resumed(options)).stages.size() == 2);
 }
 
 TEST_CASE("what is wrong with any stage is found before the first, and leaves no folder", "[trainer]") {
@@ -424,7 +424,7 @@ TEST_CASE("a layer under auxiliary layers that are dropped afterwards (k = 2, 3)
   options.folder = folder / "again";
   options.resume = false;
   options.stop_after_steps = 0;
-  for (const StageSummary& stage : run(options).stages) CHECK(stage.reused);
+  for (const StageSummary& stage : train_net(options).stages) CHECK(stage.reused);
   CHECK(difference(expected, result_of(folder / "again")) == "");
 }
 
@@ -433,7 +433,7 @@ TEST_CASE("frozen random weights stay as they were drawn, also where layers trai
   const auto control = [&](const char* name, const NetSpec& net) {
     RunOptions options = options_for(folder / name, net);
     options.train.layer.learn_weights = false;
-    run(options);
+    train_net(options);
     return result_of(folder / name);
   };
   // Stages draw by the names of their layers: the first two are the same.
@@ -451,7 +451,7 @@ TEST_CASE("runs of one seed draw the same numbers whatever their options, data a
     RunOptions options = options_for(folder / name);
     options.train.layer.learn_weights = false;
     change(options);
-    run(options);
+    train_net(options);
     return result_of(folder / name);
   };
   const TensorFile plain = control("plain", [](RunOptions&) {});
@@ -496,7 +496,7 @@ TEST_CASE("runs of the exact signal tell what share of flips lowers the loss, al
       CHECK(has(complaint(ErrorKind::interrupted, options), "interrupted"));
       options = resumed(options);
     }
-    run(options);
+    train_net(options);
     std::vector<double> found;
     for (const auto& line : read_metrics(options.folder / "metrics.jsonl")) {
       if (line["event"] == "epoch") found.push_back(line["layers"][0]["lower_share"]);

@@ -1,10 +1,12 @@
+#include "layerwise/exchange_report.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/field.h"
-#include "layerwise/run.h"
 #include "mpi/tree.h"
 
 namespace bitloom::layerwise {
@@ -91,8 +93,7 @@ class RankTable {
 
 }  // namespace
 
-// Collective: what sparse messages cost in an epoch. Adds the main figures to `text`.
-Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::string& text) {
+Json ExchangeReport::sum_up(const StepResult& epoch, std::string& text) const {
   const mpi::ExchangeCounts& counts = epoch.exchange;
   const RankTable table(comm_, epoch);
   if (const std::vector<std::int64_t> late = table.column(RankTable::missed);
@@ -100,7 +101,7 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
     const std::vector<std::string> names = mpi::host_names(comm_);
     for (std::size_t rank = 0; rank < names.size(); ++rank) {
       if (late[rank] == 0) continue;
-      progress_.line(fmt::format("{}: rank {} on host {} was late in {} of {} updates", stage.spec().name, rank, names[rank],
+      progress_.line(fmt::format("{}: rank {} on host {} was late in {} of {} updates", stage_.spec().name, rank, names[rank],
                                  late[rank], counts.updates));
     }
   }
@@ -108,7 +109,7 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
   const auto at_limit = std::accumulate(full.begin(), full.end(), std::int64_t{0});
   if (at_limit > 0) {
     progress_.line(fmt::format("{}: what workers keep of gradients was at its limit {} times, and lost what went beyond",
-                               stage.spec().name, at_limit));
+                               stage_.spec().name, at_limit));
   }
   if (!comm_.is_root()) return {};
   const double up = static_cast<double>(counts.worker_bytes) / std::max(1.0, static_cast<double>(counts.workers));
@@ -116,24 +117,22 @@ Json Run::report_exchange(const Stage& stage, const StepResult& epoch, std::stri
   const auto elements = static_cast<double>(counts.elements);
   const double each = elements / static_cast<double>(counts.worker_updates);
   text += fmt::format(", {:.0f} bytes up and {:.0f} down per worker and update", up, down);
-  return {{"workers", options_.train.workers},
+  return {{"workers", train_.workers},
           {"updates", counts.updates},
           {"bytes_per_worker_update", up},
           {"bytes_per_reply", down},
-          {"bytes_up_by_part", stage.bytes_by_part(counts)},
+          {"bytes_up_by_part", stage_.bytes_by_part(counts)},
           {"dense_f32_bytes", 4 * each},
           {"bytes_wanted", counts.wanted_bytes / std::max(1.0, static_cast<double>(counts.replies))},
-          {"bytes_wanted_mean", stage.exchange()->budget(static_cast<std::uint64_t>(each))},
+          {"bytes_wanted_mean", stage_.exchange()->budget(static_cast<std::uint64_t>(each))},
           {"sent_share", static_cast<double>(counts.sent_elements) / std::max(elements, 1.0)},
           {"values_at_limit", at_limit},
           {"seconds_per_update", table.seconds_per_update(counts.updates)},
-          {"levels", table.levels(options_.train.exchange.tree.fan_in)},
+          {"levels", table.levels(train_.exchange.tree.fan_in)},
           {"ranks", table.to_json()}};
 }
 
-// Says so, once per stage, if messages are longer than asked for: statistics do not follow the number, and thresholds have an
-// end.
-void Run::check_budget(const Stage& stage, const Json& exchange) {
+void ExchangeReport::check_budget(const Json& exchange) const {
   if (!comm_.is_root() || exchange.empty()) return;
   const double wanted = exchange["bytes_wanted"];
   const double up = exchange["bytes_per_worker_update"];
@@ -142,23 +141,18 @@ void Run::check_budget(const Stage& stage, const Json& exchange) {
   progress_.line(
       fmt::format("{}: messages have {:.0f} bytes up and {:.0f} down where {:.0f} were asked for; statistics take {:.0f} up, "
                   "fewer with a larger `statistics_every` (now {})",
-                  stage.spec().name, up, down, wanted, exchange["bytes_up_by_part"].value("statistics", 0.0),
-                  options_.train.exchange.statistics_every));
+                  stage_.spec().name, up, down, wanted, exchange["bytes_up_by_part"].value("statistics", 0.0),
+                  train_.exchange.statistics_every));
 }
 
-// Throws an error on all ranks if an epoch's messages are not what the plan said. Initial sums of a stage, and those of
-// evaluations, are not among them.
-void Run::check_plan(const Stage& stage, const Json& exchange) {
-  const auto found = options_.planned.find(stage.spec().name);
-  if (found == options_.planned.end()) return;
-  const PlannedBytes& planned = found->second;
+void ExchangeReport::check_plan(const Json& exchange, const PlannedBytes& planned, std::uint64_t dense_sent) const {
   const auto compare = [&](const char* what, double sent, double wanted, double off) {
     if (std::abs(sent - wanted) <= off) return;
-    fail_field(ErrorKind::data, "plan", "stage '{}': {} {:.0f} bytes; the plan said {:.0f}{}", stage.spec().name, what, sent,
+    fail_field(ErrorKind::data, "plan", "stage '{}': {} {:.0f} bytes; the plan said {:.0f}{}", stage_.spec().name, what, sent,
                wanted, off > 0 ? fmt::format(", {:.0f} more or less", off) : "");
   };
   comm_.together([&] {
-    if (options_.train.sparse) {
+    if (train_.sparse) {
       if (!comm_.is_root()) return;
       const auto compare_way = [&](const char* what, double sent, const PlannedBytes::Sparse& way) {
         // Plans have the mean over a run, of which this epoch wants its share. In runs of few updates thresholds lag behind.
@@ -169,8 +163,8 @@ void Run::check_plan(const Stage& stage, const Json& exchange) {
       };
       compare_way("a worker sent per update", exchange["bytes_per_worker_update"], planned.up);
       compare_way("a server reply had", exchange["bytes_per_reply"], planned.down);
-    } else if (comm_.size() > 1 && dense_sent_ > 0) {
-      compare("a process puts into the sums of an update", static_cast<double>(dense_sent_), static_cast<double>(planned.dense),
+    } else if (comm_.size() > 1 && dense_sent > 0) {
+      compare("a process puts into the sums of an update", static_cast<double>(dense_sent), static_cast<double>(planned.dense),
               0);
     }
   });

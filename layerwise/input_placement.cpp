@@ -1,14 +1,19 @@
+#include "layerwise/input_placement.h"
+
 #include <omp.h>
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/field.h"
 #include "core/memory.h"
 #include "layerwise/record_share.h"
-#include "layerwise/run.h"
+#include "run/folder.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -30,29 +35,28 @@ std::string figures_of(const FrozenCosts& costs, std::uint64_t bytes) {
 
 }  // namespace
 
-// Refuses values of `frozen` that cannot be met, whatever the figures.
-void Run::check_frozen_option() const {
-  const std::string& frozen = options_.frozen;
+void check_frozen_option(const RunOptions& options) {
+  const std::string& frozen = options.frozen;
   if (frozen != "auto" && frozen != "cache" && frozen != "recompute") {
     fail_field(ErrorKind::usage, "frozen", "'{}' is unknown; expected auto, cache or recompute", frozen);
   }
   if (frozen != "cache") return;
-  for (const StageSpec& stage : options_.net.stages) {
-    const TrainOptions train = for_stage(options_.train, stage);
+  for (const StageSpec& stage : options.net.stages) {
+    const TrainOptions train = for_stage(options.train, stage);
     if (train.augment.none() || train.augment_copies != 0) continue;
     fail_field(ErrorKind::usage, "frozen",
                "'cache' needs images that come again; expected `augment_copies` of 1 or more, or no augmentation, but stage "
                "'{}' has {}",
                stage.name, data::to_string(train.augment));
   }
-  if (options_.cache.empty() || options_.cache_limit == 0) {
+  if (options.cache.empty() || options.cache_limit == 0) {
     fail_field(ErrorKind::usage, "frozen",
                "'cache' needs a cache; expected another `cache` than none and a `cache_limit` above 0");
   }
 }
 
 // Decides on rank 0 where the stage takes its inputs from: returns whether from the cache, and says why.
-bool Run::plan_inputs(const Stage& stage) {
+bool InputPlacement::plan(const Stage& stage) {
   const auto say = [&](const char* choice, const std::string& reason) {
     progress_.line(fmt::format("{}: outputs of frozen layers are {}: {}", stage.spec().name, choice, reason));
   };
@@ -60,7 +64,7 @@ bool Run::plan_inputs(const Stage& stage) {
     say("recomputed", reason);
     return false;
   };
-  if (options_.frozen == "recompute") return recompute("as asked (`frozen` recompute)");
+  if (frozen_ == "recompute") return recompute("as asked (`frozen` recompute)");
   if (stage.inputs().copies() == 0) return recompute("images are augmented afresh at every epoch (`augment_copies` 0)");
   if (cache_ == nullptr) return recompute("there is no cache (`cache` none)");
 
@@ -70,10 +74,10 @@ bool Run::plan_inputs(const Stage& stage) {
     return recompute(fmt::format("{} are more than the cache may hold, {} (`cache_limit`)", format_bytes(bytes),
                                  format_bytes(cache_->limit())));
   }
-  const auto found = cache_->find_records(inputs_key(stage), records, stage.inputs().record_words());
+  const auto found = cache_->find_records(key(stage), records, stage.inputs().record_words());
   const double filled = found == nullptr ? 0 : found->filled_share(filled_samples);
   const auto missing_bytes = static_cast<std::uint64_t>((1 - filled) * static_cast<double>(bytes));
-  if (options_.frozen == "auto" && missing_bytes > cache_->free_space()) {
+  if (frozen_ == "auto" && missing_bytes > cache_->free_space()) {
     return recompute(fmt::format("{} are more than the {} that are free in {}", format_bytes(missing_bytes),
                                  format_bytes(cache_->free_space()), cache_->folder().string()));
   }
@@ -81,26 +85,23 @@ bool Run::plan_inputs(const Stage& stage) {
   const bool from_device = bytes > available_memory() / 2;
   const auto probe = cache_->probe_records(probe_records, stage.inputs().record_words());
   FrozenCosts costs = stage.inputs().measure(*probe, from_device);
-  costs.images = data_.train.size();
+  costs.images = images_.size();
   costs.copies = stage.inputs().copies();
   const std::size_t steps_left = stage.total_steps() - stage.step_number();
   costs.epochs = (steps_left + stage.steps_per_epoch() - 1) / stage.steps_per_epoch();
   costs.filled = filled;
-  const bool cache = options_.frozen == "cache" || costs.cache_total() < costs.recompute_total();
-  say(cache ? "cached" : "recomputed",
-      (options_.frozen == "cache" ? "as asked (`frozen` cache); " : "") + figures_of(costs, bytes));
+  const bool cache = frozen_ == "cache" || costs.cache_total() < costs.recompute_total();
+  say(cache ? "cached" : "recomputed", (frozen_ == "cache" ? "as asked (`frozen` cache); " : "") + figures_of(costs, bytes));
   return cache;
 }
 
-std::string Run::inputs_key(const Stage& stage) const { return stage.inputs().records_hash(data_hash_).hex(); }
+std::string InputPlacement::key(const Stage& stage) const { return stage.inputs().records_hash(data_hash_).hex(); }
 
-// Gives the stage its record file where that is the cheaper way. Each rank opens the file on its own host; one that cannot
-// computes its images itself, to the same result.
-void Run::place_inputs(Stage& stage) {
+void InputPlacement::place(Stage& stage, const std::function<void()>& alive) {
   bool cached = false;
-  on_root([&] {
+  run::on_root(comm_, [&] {
     try {
-      cached = plan_inputs(stage);
+      cached = plan(stage);
     } catch (const Error& error) {
       progress_.line(fmt::format("cache: {}; outputs of frozen layers are recomputed", error.what()));
     }
@@ -110,7 +111,7 @@ void Run::place_inputs(Stage& stage) {
   std::string trouble = "it cannot take them";
   try {
     if (cache_ != nullptr) {
-      records = cache_->open_records(inputs_key(stage), stage.inputs().records(), stage.inputs().record_words());
+      records = cache_->open_records(key(stage), stage.inputs().records(), stage.inputs().record_words());
     }
   } catch (const Error& error) {
     trouble = error.what();
@@ -121,12 +122,12 @@ void Run::place_inputs(Stage& stage) {
   } else if (!all) {
     progress_.line("cache: not every process has one; those without recompute the outputs of frozen layers");
   }
-  share_inputs(stage, records.get());
+  share(stage, records.get(), alive);
   stage.inputs().use(std::move(records));
 }
 
 // Collective: what hosts lack of the records, they get from others where that is faster than to compute it.
-void Run::share_inputs(Stage& stage, RecordFile* records) {
+void InputPlacement::share(Stage& stage, RecordFile* records, const std::function<void()>& alive) {
   const std::vector<std::uint64_t> reads = records == nullptr ? std::vector<std::uint64_t>{} : stage.records_to_read();
   const auto compute_seconds = [&] {
     try {
@@ -136,7 +137,6 @@ void Run::share_inputs(Stage& stage, RecordFile* records) {
       return 0.0;  // a device that stores nothing: what would come is not kept
     }
   };
-  const auto alive = [&] { mark_progress(stage.step_number(), true); };
   const std::vector<RecordShare> shares = share_records(comm_, {records, reads, compute_seconds, alive});
   if (records != nullptr) records->take_counts();  // not those of training
   if (shares.empty()) return;
@@ -155,8 +155,7 @@ void Run::share_inputs(Stage& stage, RecordFile* records) {
   }
 }
 
-// Collective: what all ranks did with records since the last call, for the metrics; says what is amiss.
-nlohmann::json Run::report_inputs(const Stage& stage) {
+nlohmann::json InputPlacement::report(const Stage& stage) {
   RecordFile* file = stage.inputs().file();
   const RecordCounts counts = file == nullptr ? RecordCounts{} : file->take_counts();
   std::array<std::int64_t, 4> sums{};
@@ -171,10 +170,10 @@ nlohmann::json Run::report_inputs(const Stage& stage) {
                     "match",
                     sums[2]));
   }
-  if (error[0] != 0 && !inputs_error_told_) {
+  if (error[0] != 0 && !error_told_) {
     progress_.line(fmt::format("cache: outputs of frozen layers cannot be stored: {}; what is missing is recomputed",
                                std::strerror(static_cast<int>(error[0]))));
-    inputs_error_told_ = true;
+    error_told_ = true;
   }
   return {{"read", sums[0]}, {"missing", sums[1]}, {"damaged", sums[2]}, {"written", sums[3]}};
 }

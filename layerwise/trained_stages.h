@@ -1,0 +1,65 @@
+// Results of a net's finished stages: its layers, its heads, and the accumulators that later stages go on with, in memory and
+// as the bytes that checkpoints, the cache and other runs have.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/hash.h"
+#include "core/safetensors.h"
+#include "layerwise/model.h"
+#include "layerwise/net.h"
+#include "layerwise/stage.h"
+#include "layerwise/train_options.h"
+#include "mpi/comm.h"
+
+namespace bitloom::layerwise {
+
+// To be raised with every change of the program that changes what training gives: cached stages of before are not used.
+inline constexpr const char* trainer_version = "bitloom stage 5";
+
+// In the metadata of a stage's bytes: its StageHistory.
+inline constexpr const char* history_key = "bitloom.history";
+
+// Hash of all that a stage's result depends on: data, encoder as fitted, options, its own description, and the stages that
+// trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
+// to. soft_labels_hash: empty without soft labels.
+std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash,
+                                const std::string& soft_labels_hash, const Hash128& encoder);
+
+class TrainedStages {
+ public:
+  // model: with all layers of the net once there are any; it has the results. All of them outlive this.
+  TrainedStages(const NetSpec& net, const TrainOptions& train, Model& model) : net_(net), train_(train), model_(model) {}
+
+  // Results that stage s begins with: those of the stages before it.
+  Earlier before(std::size_t s);
+  // The stage under way has the accumulators of its layers.
+  void hand_over(std::size_t s);
+  // Collective: takes over what a stage gave when it is done.
+  void take(mpi::Comm& comm, const Stage& stage, std::size_t s);
+  // Those accumulators that no stage after s reads.
+  void drop_states(std::size_t s);
+
+  // The bytes that load() reads: the layers and heads of finished stage s as they are now.
+  std::vector<std::byte> bytes(std::size_t s, const std::string& history) const;
+  // Adds the results of the first `stages` stages.
+  void save(TensorFile& file, std::size_t stages) const;
+  // The layers and heads of finished stage s. Throws Error(data) for missing or misshapen tensors.
+  void load(const TensorFile& file, std::size_t s);
+  // A layer that learns again without a head loses the one that read what it gave before.
+  void drop_outdated_heads(std::size_t s);
+
+ private:
+  bool trains_again(const std::string& layer, std::size_t s) const;
+  void drop_states_of_other_zones(std::size_t s);
+
+  const NetSpec& net_;
+  const TrainOptions& train_;
+  Model& model_;
+  WeightStates states_;  // of weights that a later stage trains again, as an earlier one left them
+};
+
+}  // namespace bitloom::layerwise

@@ -1,0 +1,115 @@
+// A run's folder while a process works on it.
+#include "run/open_run.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "run/folder.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/lines.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::run;
+using bitloom::test::has;
+using bitloom::test::message_of;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* own_identity = R"({"net":{"width":8},"version":"2"})";
+
+TensorFile file_of(float value) {
+  TensorFile file;
+  file.put("x", {1}, std::vector<float>(1, value));
+  return file;
+}
+
+struct Opened {
+  explicit Opened(const fs::path& folder, bool resume = false) : options(options_for(folder, resume)) {}
+  static Options options_for(const fs::path& folder, bool resume) {
+    Options options;
+    options.folder = folder;
+    options.resume = resume;
+    options.files = {{"note.txt", "kept"}};
+    options.mark_seconds = 0;
+    return options;
+  }
+  Options options;
+  mpi::Comm comm;
+  test::Lines told;
+  OpenRun run{comm, options, told};
+};
+
+}  // namespace
+
+TEST_CASE("a run's folder is locked, and what must stay as it is stays", "[run]") {
+  const test::TempDir folder;
+  Opened first(folder.path());
+  first.run.lock([] {});
+  CHECK(first.run.is_locked());
+  first.run.write_files();
+  CHECK(test::read_file(folder / "note.txt") == "kept");
+  Opened second(folder.path());
+  CHECK_THROWS_AS(second.run.lock([] {}), Error);
+  CHECK_FALSE(second.run.is_locked());
+
+  // A checkpoint that a killed process left on its way to its name becomes the newest, but not where the check refuses.
+  const test::TempDir other;
+  file_of(1).save(other / next_checkpoint_name);
+  {
+    Opened refused(other.path(), true);
+    CHECK_THROWS_AS(refused.run.lock([] { fail(ErrorKind::usage, "as it is"); }), Error);
+  }
+  CHECK(fs::exists(other / next_checkpoint_name));
+  Opened resumed(other.path(), true);
+  resumed.run.lock([] {});
+  CHECK(fs::exists(other / checkpoint_name));
+}
+
+TEST_CASE("a run goes on from its newest whole checkpoint, and from none of another run", "[run]") {
+  const test::TempDir folder;
+  {
+    Opened opened(folder.path());
+    opened.run.lock([] {});
+    opened.run.checkpoints().write(file_of(1), own_identity);
+    opened.run.checkpoints().write(file_of(2), own_identity);
+  }
+  Opened opened(folder.path(), true);
+  opened.run.lock([] {});
+  CHECK(opened.run.find_checkpoint(own_identity).path == folder / checkpoint_name);
+  CHECK(opened.told.text().empty());
+  const std::string refused =
+      message_of(ErrorKind::usage, [&] { opened.run.find_checkpoint(R"({"net":{"width":9},"version":"2"})"); });
+  CHECK(has(refused, "width"));
+
+  // The newest damaged, the one before it is taken; both damaged, they stay for whoever looks at them.
+  test::write_file(folder / checkpoint_name, "damaged");
+  const FoundCheckpoint found = opened.run.find_checkpoint(own_identity);
+  REQUIRE(found.file);
+  CHECK(found.path == folder / previous_checkpoint_name);
+  CHECK(has(opened.told.text(), "trying the one before"));
+  CHECK_FALSE(fs::exists(folder / checkpoint_name));
+  test::write_file(folder / previous_checkpoint_name, "damaged too");
+  CHECK_FALSE(opened.run.find_checkpoint(own_identity).file);
+  CHECK(fs::exists(folder / previous_checkpoint_name));
+}
+
+TEST_CASE("a run's clock goes on where earlier processes left it, and a stop ends a hold", "[run]") {
+  const test::TempDir folder;
+  Opened opened(folder.path());
+  opened.run.lock([] {});
+  opened.run.start_clock();
+  opened.run.add_earlier(100);
+  CHECK(opened.run.elapsed() >= 100);
+  CHECK_FALSE(opened.run.is_stop_asked());
+  opened.options.stop = [] { return true; };
+  opened.options.hold = folder / "hold";
+  test::write_file(folder / "hold", "");
+  opened.run.wait_while_held(0, 3);
+  CHECK(opened.run.is_stop_asked());
+  CHECK(has(test::read_file(folder / progress_file_name), "\"step\":3"));
+}
