@@ -27,7 +27,7 @@ std::vector<std::int32_t> inputs_of(const DalleConfig& config, const DalleBatch&
       const std::int32_t token = batch.text[b * config.text + t];
       if (token >= 0 && (has_ended || static_cast<std::size_t>(token) >= config.text_vocabulary)) {
         fail(ErrorKind::data, "token {} at position {} of a text; expected {}", token, t,
-             has_ended ? "none behind its end" : fmt::format("less than {}", config.text_vocabulary));
+             has_ended ? "none after its end" : fmt::format("less than {}", config.text_vocabulary));
       }
       has_ended = token < 0;
       add(has_ended ? config.padding_id(t) : static_cast<std::size_t>(token));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -18,6 +19,7 @@
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/progress.h"
+#include "core/suggest.h"
 #include "core/text.h"
 #include "layerwise/model.h"
 #include "models/binary/named_nets.h"
@@ -168,6 +170,15 @@ struct Shown {
   void (*print)(Terminal& terminal, const Json& description);
 };
 
+// Names of all kinds, each once.
+std::vector<std::string> all_net_names() {
+  std::vector<std::string> all;
+  for (const std::vector<std::string>& names : {models::binary_net_names(), models::cnn_names(), models::dvae_names()}) {
+    std::ranges::copy_if(names, std::back_inserter(all), [&](const std::string& name) { return !contains(all, name); });
+  }
+  return all;
+}
+
 // By a name that no net of another kind has.
 bool is_dvae(const std::string& name) {
   return contains(models::dvae_names(), name) && !contains(models::cnn_names(), name) &&
@@ -182,6 +193,9 @@ Shown describe_named(const std::string& name, const std::string& size) {
   }
   if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
     fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
+  }
+  if (const auto names = all_net_names(); name.find_first_of("/.") == std::string::npos && !contains(names, name)) {
+    fail(ErrorKind::usage, "unknown net '{}'{}; a file's name needs a '/' or a '.'", name, did_you_mean(name, names));
   }
   if (is_dvae(name)) return {describe_dvae(models::find_dvae(name)), &print_dvae};
   const bool is_named = contains(models::cnn_names(), name) && !contains(models::binary_net_names(), name);
@@ -214,8 +228,7 @@ Shown describe_file(const std::filesystem::path& file) {
 
 // A named net or a file that is no safetensors file.
 bool is_net(const std::string& argument) {
-  if (contains(models::binary_net_names(), argument) || contains(models::cnn_names(), argument) || is_dvae(argument))
-    return true;
+  if (contains(all_net_names(), argument)) return true;
   if (argument.ends_with(".json")) return true;
   return !std::filesystem::exists(argument) && argument.find_first_of("/.") == std::string::npos;
 }

@@ -86,10 +86,9 @@ bool float_is_done(const fs::path& folder, Arguments program) {
   } catch (const Error&) {
     return false;  // whatever is in that file, the run itself says what is wrong
   }
-  if (metrics.empty()) return false;
-  const auto field = [&](const char* name) { return metrics.back().value(name, nlohmann::json()); };
-  if (field("event") != "result") return false;
-  const nlohmann::json steps = field("steps");
+  const nlohmann::json result = result_of(metrics);
+  if (!result.is_object()) return false;
+  const nlohmann::json steps = result.value("steps", nlohmann::json());
   if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
   const std::optional<std::int64_t> wanted = parse_int(value_of(program, "--steps"));
   return !wanted || steps.get<std::int64_t>() >= *wanted;

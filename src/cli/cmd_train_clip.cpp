@@ -91,7 +91,7 @@ class TrainedClip final : public TrainedModel {
         });
   }
 
-  TensorFile initial_values() override {
+  std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedClip other = models::load_clip(engine(), path);
     if (to_json(other.net->config()) != to_json(config()) ||
@@ -99,14 +99,14 @@ class TrainedClip final : public TrainedModel {
       fail(ErrorKind::data, "--init: {}: a net of other sizes or with another tokenizer: {}; expected {}", path.string(),
            to_json(other.net->config()).dump(), to_json(config()).dump());
     }
-    TensorFile file;
-    models::add_values(engine(), file, *other.net, DType::f32);
+    auto file = std::make_unique<TensorFile>();
+    models::add_values(engine(), *file, *other.net, DType::f32);
     return file;
   }
 
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
-  void add_hooks(train::RunOptions& run, train::RunHooks& hooks) override;
+  void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
   void summarise(const train::RunResult& result) override;
 
  private:
@@ -204,7 +204,7 @@ train::Evaluated TrainedClip::evaluate(const train::SignOfLife& alive) {
   return found;
 }
 
-void TrainedClip::add_hooks(train::RunOptions& /*run*/, train::RunHooks& hooks) {
+void TrainedClip::add_hooks(train::RunOptions& /*run*/, train::RunHooks& hooks, ProgressSink& /*progress*/) {
   if (data_.validation.size() != 0) hooks.evaluate = [this](const train::SignOfLife& alive) { return evaluate(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, config(), *tokenizer_); };
 }

@@ -10,9 +10,12 @@
 #include "cli/field_names.h"
 #include "cli/float_training.h"
 #include "cli/image_evaluation.h"
+#include "cli/model_source.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "cli/shared_data.h"
 #include "core/error.h"
+#include "core/metrics.h"
 #include "models/cnn/evaluate.h"
 #include "models/cnn/initial_values.h"
 #include "models/cnn/model_file.h"
@@ -139,14 +142,15 @@ class TrainedCnn final : public TrainedModel {
 
   // A net's description may say what some of its parameters begin with.
   bool has_initial_values() const override { return true; }
-  TensorFile initial_values() override {
-    return settings_.init.empty() ? models::initial_values(engine(), net_.config, data_.train, scale_, settings_.seed)
-                                  : read_initial_values();
+  std::unique_ptr<TensorSource> initial_values() override {
+    return std::make_unique<TensorFile>(settings_.init.empty()
+                                            ? models::initial_values(engine(), net_.config, data_.train, scale_, settings_.seed)
+                                            : read_initial_values());
   }
 
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
-  void add_hooks(train::RunOptions& run, train::RunHooks& hooks) override;
+  void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
   void summarise(const train::RunResult& result) override;
 
  private:
@@ -195,6 +199,7 @@ class TrainedCnn final : public TrainedModel {
     return models::save_cnn(engine(), *loaded.net, DType::f32, loaded.description);
   }
 
+  models::CnnViews views() const { return {settings_.mirror == "on", settings_.shift}; }
   models::CnnDescription description() const { return {net_.config, scale_, data_.train.class_names}; }
 
   // By the averaged parameters, if there are any, or as they are.
@@ -223,7 +228,7 @@ class TrainedCnn final : public TrainedModel {
     return logits;
   }
 
-  void test(const train::SignOfLife& alive);
+  Json test(const train::SignOfLife& alive);
 
   CnnSettings& settings_;
   const Options& options_;
@@ -240,6 +245,9 @@ class TrainedCnn final : public TrainedModel {
 
 void TrainedCnn::describe(train::RunOptions& run) {
   run.may_change_steps = run.may_change_steps || options_.is_asked_for("epochs");
+  // A process that was killed while it classified the test images leaves that to the next.
+  const fs::path metrics = fs::path(settings_.out) / metrics_file;
+  session().on_root([&] { run.may_be_done = settings_.resume && fs::exists(metrics) && is_untested(read_metrics(metrics)); });
   if (settings_.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, run.evaluate_every);
   run.identity = identity_of(settings_, net_.config, data_.train).dump();
   run.operations_per_target = 3 * net_.cost();
@@ -266,14 +274,14 @@ void TrainedCnn::announce(double peak) {
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-void TrainedCnn::add_hooks(train::RunOptions& /*run*/, train::RunHooks& hooks) {
+void TrainedCnn::add_hooks(train::RunOptions& /*run*/, train::RunHooks& hooks, ProgressSink& /*progress*/) {
   if (data_.validation.size() != 0) {
     hooks.evaluate = [this](const train::SignOfLife& alive) {
       const layerwise::Evaluation found = classify(data_.validation, {.mirror = false, .shift = 0}, alive, true);
       return train::Evaluated{{found.loss * static_cast<double>(found.images), found.images}, found.accuracy()};
     };
   }
-  if (data_.test.size() != 0) hooks.after = [this](const train::SignOfLife& alive) { test(alive); };
+  if (data_.test.size() != 0) hooks.after = [this](const train::SignOfLife& alive) { return test(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
 }
 
@@ -284,21 +292,26 @@ void TrainedCnn::summarise(const train::RunResult& result) {
                    *result.last_loss);
   }
   if (tested_) {
-    const std::size_t count = view_count({settings_.mirror == "on", settings_.shift});
+    const std::size_t count = view_count(views());
     terminal.print("  {:<22}{:.2f}% ({} of {} images, {} view{} each), loss {:.4f}", "test accuracy", 100 * tested_->accuracy(),
                    tested_->correct, tested_->images, count, count == 1 ? "" : "s", tested_->loss);
   }
 }
 
-// Classifies the test images by the model that was written, with test-time augmentation.
-void TrainedCnn::test(const train::SignOfLife& alive) {
+// Classifies the test images by the model that was written, with test-time augmentation. Gives the metrics' line of it.
+Json TrainedCnn::test(const train::SignOfLife& alive) {
   const bool is_best = settings_.keep == "best" && data_.validation.size() != 0;
   if (is_best) {
     std::optional<TensorReader> file;
     session().on_root([&] { file = TensorReader::open(fs::path(settings_.out) / model_file, Checksum::required); });
     training().trainer().load_model(file ? &*file : nullptr);
   }
-  tested_ = classify(data_.test, {settings_.mirror == "on", settings_.shift}, alive, !is_best);
+  tested_ = classify(data_.test, views(), alive, !is_best);
+  return {{"event", "test"},
+          {"accuracy", tested_->accuracy()},
+          {"loss", tested_->loss},
+          {"images", tested_->images},
+          {"views", view_count(views())}};
 }
 
 }  // namespace

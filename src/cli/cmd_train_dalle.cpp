@@ -96,7 +96,7 @@ class TrainedDalle final : public TrainedModel {
         [this](std::uint64_t step) { return pairs_.train().tokens(step); });
   }
 
-  TensorFile initial_values() override {
+  std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedDalle other = models::load_dalle(engine(), path);
     if (to_json(other.net->config()) != to_json(config_)) {
@@ -107,14 +107,14 @@ class TrainedDalle final : public TrainedModel {
       fail(ErrorKind::data, "--init: {}: its tokenizer or discrete VAE is another; expected those of --tokenizer and --dvae",
            path.string());
     }
-    TensorFile file;
-    models::add_values(engine(), file, other.net->layers(), DType::f32);
+    auto file = std::make_unique<TensorFile>();
+    models::add_values(engine(), *file, other.net->layers(), DType::f32);
     return file;
   }
 
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
-  void add_hooks(train::RunOptions& run, train::RunHooks& hooks) override;
+  void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
   void summarise(const train::RunResult& result) override;
 
  private:
@@ -306,7 +306,7 @@ Json TrainedDalle::draw_samples(const train::SignOfLife& alive) {
   return line;
 }
 
-void TrainedDalle::add_hooks(train::RunOptions& run, train::RunHooks& hooks) {
+void TrainedDalle::add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& /*progress*/) {
   if (pairs_.has_validation()) hooks.evaluate = [this](const train::SignOfLife& alive) { return evaluate(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, config_, *tokenizer_, dvae_.hash); };
   choose_samples(run, hooks);

@@ -81,7 +81,7 @@ class TrainedDvae final : public TrainedModel {
         [this](std::uint64_t step, std::uint64_t micro_batch) { return batches_->get(step, micro_batch).images; });
   }
 
-  TensorFile initial_values() override {
+  std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedDvae other = models::load_dvae(engine(), path);
     Json before = architecture_of(other.description.config);
@@ -91,12 +91,12 @@ class TrainedDvae final : public TrainedModel {
     if (before != now) {
       fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), before.dump(), now.dump());
     }
-    return models::save_dvae(engine(), *other.net, other.description);
+    return std::make_unique<TensorFile>(models::save_dvae(engine(), *other.net, other.description));
   }
 
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
-  void add_hooks(train::RunOptions& run, train::RunHooks& hooks) override;
+  void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
   void summarise(const train::RunResult& /*result*/) override {
     if (evaluated_) print_evaluation(session().terminal, "validation", *evaluated_);
   }
@@ -234,7 +234,7 @@ Json TrainedDvae::draw_samples() {
   return line;
 }
 
-void TrainedDvae::add_hooks(train::RunOptions& run, train::RunHooks& hooks) {
+void TrainedDvae::add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& /*progress*/) {
   if (data_.validation.size() != 0) hooks.evaluate = [this](const train::SignOfLife& alive) { return evaluate(alive); };
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
   choose_samples(run, hooks);

@@ -1,32 +1,27 @@
-// bitloom train gpt: options, text and run folder in, train::run, a summary out.
+// bitloom train gpt: options, text and run folder in, FloatTraining, a summary out.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/command.h"
-#include "cli/device.h"
 #include "cli/field_names.h"
+#include "cli/float_training.h"
 #include "cli/gpt_options.h"
 #include "cli/gpt_sequences.h"
 #include "cli/local_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
-#include "cli/run_folder.h"
-#include "cli/signals.h"
-#include "cli/start_up.h"
-#include "cli/system.h"
 #include "cli/text_source.h"
 #include "core/error.h"
-#include "core/version.h"
 #include "data/text/documents.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
 #include "plan/float_grids.h"
 #include "run/folder.h"
 #include "train/parallel/tensor.h"
-#include "train/session.h"
 
 namespace bitloom::cli {
 namespace {
@@ -84,12 +79,8 @@ void take_own_folder(mpi::Comm& comm, GptSettings& settings) {
   train::check_run_folder(folder, settings.resume);
 }
 
-// Reads the options; with --resume those of the run fill in what was not given.
-bool read_options(Session& session, std::span<const std::string> args, Options& options, GptSettings& settings) {
-  settings.declare(options, true);
-  if (!read_with_resume(session, args, options)) return false;
-  if (settings.data.empty())
-    fail(ErrorKind::usage, "--data: missing; expected a file of text or a folder of `bitloom data text`");
+// Refuses options that do not fit together, and settles where this process's run goes.
+void settle(Session& session, const Options& options, GptSettings& settings) {
   if (!fs::is_directory(settings.data) && !data::is_json_lines(settings.data) && options.is_asked_for("field")) {
     fail(ErrorKind::usage, "--field: {} has no effect: {} is plain text; expected a .jsonl file", settings.field,
          settings.data);
@@ -101,8 +92,7 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
            option, options.raw(option), settings.data);
     }
   }
-  if (settings.out.empty()) settings.out = default_folder(settings.net);
-  session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
+  (void)settings.make_options();
   settings.data = fs::absolute(settings.data).lexically_normal().string();
   settings.local.settle(session.comm);
   for (const auto& [option, ways] : {std::pair("tensor", settings.layout.tensor), {"pipeline", settings.layout.pipeline}}) {
@@ -117,7 +107,6 @@ bool read_options(Session& session, std::span<const std::string> args, Options& 
   if (settings.local.is_job()) {
     session.comm.together([&] { take_own_folder(session.comm, settings); });
   }
-  return true;
 }
 
 // Every process reads it; all must have the same.
@@ -129,15 +118,22 @@ TextSource open_shared_text(Session& session, const GptSettings& settings) {
   return source;
 }
 
-// Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
-// which is "step" 0 of the validation text, one after the other.
-class GptTraining {
+constexpr TrainedModel::Traits gpt_traits{
+    .kind = models::gpt_kind,
+    .examples = "sequences",
+    .targets = "tokens",
+    .speed = "tokens/s",
+    .loss_unit = "nats per token",
+    .savers = "a smaller --micro-batch, --activation-bits, --recompute block, or a smaller net",
+    .next = "bitloom sample {0} --prompt TEXT\n  bitloom eval {0} --data FILE\n  bitloom report {0}",
+    .option_of = &gpt_option};
+
+class TrainedGpt final : public TrainedModel {
  public:
-  GptTraining(Session& session, GptSettings& settings, const Options& options, const Threads& threads)
-      : session_(session),
+  TrainedGpt(Session& session, GptSettings& settings, const Options& options, const Threads& threads)
+      : TrainedModel(gpt_traits, session, settings, options, threads),
         settings_(settings),
         options_(options),
-        engine_(session.comm.together([&] { return choose_device(settings.device); }), settings.backend),
         text_(open_shared_text(session, settings)),
         config_(settings.make_config(text_.tokenizer->size())),
         model_(plan::describe_gpt(config_)),
@@ -147,86 +143,82 @@ class GptTraining {
         net_(config_, 0, &group_),
         sequences_(text_, config_, settings) {
     settings.check_keep(options, sequences_.validation_count() != 0);
-    train::Session::Options all;
-    all.train = settings.make_options();
-    (void)choose_dtype(engine_, settings.values);
-    limit_memory(engine_, settings);
-    const std::uint64_t memory = memory_for(settings, threads, engine_.device());
-    all.batch = settings.batch;
-    all.choose_micro_batch = [memory, this](std::size_t share) {
-      plan::FloatCluster cluster;
-      cluster.memory = memory;
-      return plan::choose_micro_batch(model_, grid_.shape(), plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
-                                      settings_.enough_tokens(), GptSettings::savers);
-    };
-    all.memory_hint = [this](std::size_t sequences) {
-      return fmt::format(
-          "{} at once were predicted to take {}; expected a smaller --micro-batch, --activation-bits, "
-          "--recompute block, or a smaller net",
-          sequences, memory_text(sequences));
-    };
-    all.make_task = [this](std::size_t sequences) {
-      return std::make_unique<models::LanguageTask>(
-          net_, sequences,
-          [this, sequences](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
-                            std::span<std::int32_t> targets) {
-            const std::uint64_t first = micro_batch * sequences;
-            if (training_session_ != nullptr && training_session_->evaluates()) {
-              sequences_.read_validation(first, inputs, targets);
-            } else {
-              sequences_.read_training(step * settings_.batch + first, inputs, targets);
-            }
-          });
-    };
-    all.layout = settings.layout.make_layout(grid_, net_.layers());
-    all.layout.recompute_stages = settings.recompute == "stage";
     if (settings.local.is_job()) settings.resume = worker_.flag_any(worker_.is_root() && settings.resume);
-    training_session_ = std::make_unique<train::Session>(engine_, std::move(all));
-    if (!settings.init.empty() && !training_session_->goes_on(folder(), settings.resume)) initialise();
   }
 
-  void run();
+  train::TrainOptions train_options() const override { return settings_.make_options(); }
+  std::uint64_t steps() const override { return settings_.steps; }
+  train::Layout layout() override {
+    train::Layout layout = settings_.layout.make_layout(grid_, net_.layers());
+    layout.recompute_stages = settings_.recompute == "stage";
+    return layout;
+  }
+
+  std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
+    plan::FloatCluster cluster;
+    cluster.memory = memory;
+    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
+                                    settings_.enough_tokens(), GptSettings::savers);
+  }
+
+  std::string memory_text(std::size_t sequences) override {
+    const plan::FloatPlan plan = plan::plan_grid(model_, grid_.shape(), plan_options(sequences), plan::FloatCluster());
+    return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
+  }
+
+  // Training and evaluation take their micro-batches from here: training those of step S from chunk S x batch on, evaluation,
+  // which is "step" 0 of the validation text, one after the other.
+  std::unique_ptr<train::Task> make_task(std::size_t sequences) override {
+    return std::make_unique<models::LanguageTask>(
+        net_, sequences,
+        [this, sequences](std::uint64_t step, std::uint64_t micro_batch, std::span<std::int32_t> inputs,
+                          std::span<std::int32_t> targets) {
+          const std::uint64_t first = micro_batch * sequences;
+          if (is_evaluating()) {
+            sequences_.read_validation(first, inputs, targets);
+          } else {
+            sequences_.read_training(step * settings_.batch + first, inputs, targets);
+          }
+        });
+  }
+
+  // The other workers of a job take over the first one's when they join.
+  bool has_initial_values() const override { return TrainedModel::has_initial_values() && settings_.local.number() == 0; }
+  std::unique_ptr<TensorSource> initial_values() override;
+  std::string run_folder() const override { return settings_.local.own_folder(settings_.out); }
+
+  void describe(train::RunOptions& run) override;
+  void announce(double peak) override;
+  void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
+  void sum_up(const std::function<void()>& summary) override;
+  void summarise(const train::RunResult& result) override;
 
  private:
-  std::string folder() const { return settings_.local.own_folder(settings_.out); }
-  std::string memory_text(std::size_t sequences);
-  plan::FloatOptions plan_options(std::size_t sequences);
-  std::size_t micro_batch() const { return training_session_->micro_batch(); }
-  const train::TrainOptions& train_options() const { return training_session_->train_options(); }
+  // The parameters in a model's file, which is read as they are asked for.
+  class InitialValues final : public TensorSource {
+   public:
+    explicit InitialValues(TensorReader file) : file_(std::move(file)) {}
+    const TensorReader& file() const { return file_; }
+    Description describe(const std::string& name) const override { return parameters_.describe(name); }
+    void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override {
+      parameters_.read(name, from, bytes);
+    }
 
-  // Rank 0 has the file.
-  void initialise() {
-    std::optional<TensorReader> file;
-    session_.on_root([&] {
-      const fs::path path = find_model(settings_.init);
-      file = TensorReader::open(path, Checksum::required);
-      const models::GptConfig config = models::config_of(file->metadata, path.string());
-      if (config.parameters() != config_.parameters() || config.width != config_.width) {
-        fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
-             to_json(config_).dump());
-      }
-      // The rows of tokens mean nothing under another tokenizer, and padding may hide that there are more or fewer of them.
-      if (const auto own = models::tokenizer_of_file(*file, path.string());
-          data::tokenizer_hash(*own) != data::tokenizer_hash(*text_.tokenizer)) {
-        fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)",
-             path.string(), own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
-      }
-    });
-    if (settings_.local.number() > 0) return;  // takes over the first worker's when it joins
-    std::optional<models::SavedParameters> parameters;
-    if (file) parameters.emplace(*file);
-    training_session_->trainer().load_model(parameters ? &*parameters : nullptr);
+   private:
+    TensorReader file_;
+    models::SavedParameters parameters_{file_};
+  };
+
+  plan::FloatOptions plan_options(std::size_t sequences) {
+    plan::FloatOptions options = planned_training(settings_, sequences);
+    settings_.layout.add_to(options, net_.layers());
+    return options;
   }
 
-  train::RunOptions run_options();
-  void announce(double peak);
   void choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress);
-  void summarise(const train::RunResult& result);
 
-  Session& session_;
   GptSettings& settings_;
   const Options& options_;
-  nn::Engine engine_;
   TextSource text_;
   models::GptConfig config_;
   plan::FloatModel model_;
@@ -235,40 +227,41 @@ class GptTraining {
   train::TensorGroup group_;
   models::Gpt net_;
   GptSequences sequences_;
-  std::unique_ptr<train::Session> training_session_;
   std::optional<TextSamples> samples_;
 };
 
-train::RunOptions GptTraining::run_options() {
-  train::RunOptions run = settings_.run_options(options_);
-  run.folder = folder();
+std::unique_ptr<TensorSource> TrainedGpt::initial_values() {
+  const fs::path path = find_model(settings_.init);
+  auto values = std::make_unique<InitialValues>(TensorReader::open(path, Checksum::required));
+  const models::GptConfig config = models::config_of(values->file().metadata, path.string());
+  if (config.parameters() != config_.parameters() || config.width != config_.width) {
+    fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
+         to_json(config_).dump());
+  }
+  // The rows of tokens mean nothing under another tokenizer, and padding may hide that there are more or fewer of them.
+  if (const auto own = models::tokenizer_of_file(values->file(), path.string());
+      data::tokenizer_hash(*own) != data::tokenizer_hash(*text_.tokenizer)) {
+    fail(ErrorKind::data, "--init: {}: its tokenizer ({}, {} tokens) is not that of the text ({}, {} tokens)", path.string(),
+         own->kind(), own->size(), text_.tokenizer->kind(), text_.tokenizer->size());
+  }
+  return values;
+}
+
+void TrainedGpt::describe(train::RunOptions& run) {
+  const train::TrainOptions& training_options = training().train_options();
   run.may_be_done = settings_.local.number() > 0;  // while the first worker is not
-  run.steps = settings_.steps;
-  run.may_change_steps = options_.is_asked_for("steps");
-  if (run.evaluate_every == 0) run.evaluate_every = std::max<std::size_t>(1, settings_.steps / 20);
-  run.identity = identity_of(settings_, config_, train_options(), text_);
-  run.field_name = &gpt_option;
-  run.unit = "tokens";
+  run.identity = identity_of(settings_, config_, training_options, text_);
   // A multiplication and an addition each; the backward pass has two products for each of the forward's (Shoeybi et al. 2019,
   // section 5.1), what is computed again is not counted.
   run.operations_per_target = 3 * model_.operations() / static_cast<double>(config_.context);
-  run.peak_operations = measured_peak(engine_, settings_.dtype(), settings_.local.is_job() ? worker_ : session_.comm);
-  run.start = {{"version", version},
-               {"command", session_.command_line},
-               {"kind", "gpt"},
-               {"net", to_json(config_)},
+  run.start = {{"net", to_json(config_)},
                {"parameters", config_.parameters()},
                {"activation_bits", config_.activation_bits},
                {"recompute", settings_.recompute},
-               {"batch", settings_.batch},
-               {"micro_batch", micro_batch()},
-               {"processes", session_.comm.size()},
-               {"dtype", settings_.values},
                {"master_weights", settings_.master_weights},
                {"merge_dropout", settings_.merge_dropout},
                {"train_tokens", text_.train.size()},
                {"validation_tokens", text_.validation.size()},
-               {"peak_operations", run.peak_operations},
                {"operations_per_token", run.operations_per_target},
                // In place of given values that stand for what the net or the run says.
                {"options",
@@ -278,15 +271,14 @@ train::RunOptions GptTraining::run_options() {
                  {"vocabulary-multiple", config_.vocabulary_multiple},
                  {"dropout", config_.dropout},
                  {"micro-batch", micro_batch()},
-                 {"learning-rate", train_options().rate.peak},
-                 {"warmup", train_options().rate.warmup},
+                 {"learning-rate", training_options.rate.peak},
+                 {"warmup", training_options.rate.warmup},
                  {"evaluate-every", run.evaluate_every}}}};
   add_quantiser(config_.activation_quantiser, run.start);
-  return run;
 }
 
-void GptTraining::announce(double peak) {
-  Terminal& terminal = session_.terminal;
+void TrainedGpt::announce(double peak) {
+  Terminal& terminal = session().terminal;
   terminal.print("net '{}': {} parameters, {} layers of width {}, context {}; {} tokenizer, {} tokens", settings_.net,
                  format_count(config_.parameters()), config_.layers, config_.width, config_.context, text_.tokenizer->kind(),
                  config_.vocabulary);
@@ -300,92 +292,67 @@ void GptTraining::announce(double peak) {
   terminal.print("{} steps of {} sequences ({} at once{}), {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",
                  settings_.steps, settings_.batch, micro_batch(),
                  data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
-                 engine_.backend_name(), 1e-9 * peak, settings_.out);
+                 engine().backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
   if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-plan::FloatOptions GptTraining::plan_options(std::size_t sequences) {
-  plan::FloatOptions options = planned_training(settings_, sequences);
-  settings_.layout.add_to(options, net_.layers());
-  return options;
-}
-
-std::string GptTraining::memory_text(std::size_t sequences) {
-  const plan::FloatPlan plan = plan::plan_grid(model_, grid_.shape(), plan_options(sequences), plan::FloatCluster());
-  return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
-}
-
 // Where every process has the whole net. Of a job's workers that train by themselves the first draws; all look at the options.
-void GptTraining::choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
+void TrainedGpt::choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
   const std::initializer_list<const char*> names = {"sample-every", "sample-prompt", "sample-tokens"};
   settings_.layout.refuse_samples(options_, settings_.samples.every, names);
   if (!settings_.layout.is_whole()) return;
   // Nothing fits beside the end of a document.
   if (config_.context == 1 && std::ranges::none_of(names, [&](const char* name) { return options_.is_asked_for(name); }))
     return;
-  samples_.emplace(settings_.samples, *text_.tokenizer, engine_, net_);
+  samples_.emplace(settings_.samples, *text_.tokenizer, engine(), net_);
   // While one process draws, all wait.
   const std::uint64_t every = samples_->steps_between(
       settings_.steps, settings_.batch * config_.context / static_cast<std::size_t>(grid_.shape().data));
   if (every == 0 || (settings_.local.is_job() && settings_.local.number() != 0)) return;
   run.sample_every = every;
   hooks.sample = [this, &progress](const train::SignOfLife& alive) {
-    Json line = samples_->draw(*training_session_, alive);
+    Json line = samples_->draw(training(), alive);
     if (line.contains("text")) progress.line(fmt::format("  \"{}\"", in_one_line(line["text"].get<std::string>(), 140)));
     return line;
   };
 }
 
-void GptTraining::run() {
-  train::RunOptions options = run_options();
-  announce(options.peak_operations);
-  session_.continuation = continuation_of("gpt", settings_.out);
-  LoggedProgress progress(session_.terminal, fs::path(folder()) / log_file);
-  train::RunHooks hooks;
+void TrainedGpt::add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
   // Worker 0 alone evaluates what all workers share.
   if (settings_.local.number() == 0 && sequences_.validation_count() != 0) {
     hooks.evaluate = [this](const train::SignOfLife&) {  // the trainer gives signs itself
-      return train::Evaluated{training_session_->evaluate(sequences_.validation_count()), {}};
+      return train::Evaluated{training().evaluate(sequences_.validation_count()), {}};
     };
   }
-  choose_samples(options, hooks, progress);
-  std::optional<LocalTraining> local;
+  choose_samples(run, hooks, progress);
   if (settings_.local.is_local()) {
-    LocalRun run{.model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}},
-                 .field_name = &gpt_option,
-                 .targets = settings_.batch * config_.context,
-                 .steps = settings_.steps,
-                 .out = settings_.out,
-                 .resume = settings_.resume};
-    local.emplace(session_.comm, settings_.local, training_session_->trainer(), std::move(run), progress);
-    local->attach(options, hooks);
+    LocalRun local{.model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}},
+                   .field_name = &gpt_option,
+                   .targets = settings_.batch * config_.context,
+                   .steps = settings_.steps,
+                   .out = settings_.out,
+                   .resume = settings_.resume};
+    const auto steps =
+        std::make_shared<LocalTraining>(session().comm, settings_.local, training().trainer(), std::move(local), progress);
+    steps->attach(run, hooks);
+    hooks.owned = steps;  // it goes before the trainer does
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
-  const train::RunResult result = training_session_->run(options, hooks, progress);
-  if (settings_.local.is_job()) {
-    if (session_.comm.is_root()) summarise(result);
-    LocalTraining::wait_for_first(session_.comm);
-  } else {
-    session_.on_root([&] { summarise(result); });
-  }
-  for (const std::string& note : engine_.take_notes()) session_.terminal.note(note);
 }
 
-void GptTraining::summarise(const train::RunResult& result) {
-  Terminal& terminal = session_.terminal;
-  terminal.print("\ndone in {}: {} tokens, {:.0f} tokens/s over all", format_duration(result.seconds),
-                 format_count(result.targets), static_cast<double>(result.targets) / std::max(result.seconds, 1e-9));
-  if (result.targets != 0) terminal.print("  {:<22}{:.4f} nats per token", "training loss", result.training_loss);
-  if (result.last_loss) {
-    terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}; best {:.4f} after step {}", "validation loss",
-                   *result.last_loss, std::exp(*result.last_loss), *result.best_loss, result.best_step);
-  }
-  print_model_and_memory(terminal, settings_.out, engine_, result);
-  terminal.print("next:\n  bitloom sample {} --prompt TEXT\n  bitloom eval {} --data FILE\n  bitloom report {}", settings_.out,
-                 settings_.out, settings_.out);
+void TrainedGpt::sum_up(const std::function<void()>& summary) {
+  if (!settings_.local.is_job()) return TrainedModel::sum_up(summary);
+  if (session().comm.is_root()) summary();
+  LocalTraining::wait_for_first(session().comm);
+}
+
+void TrainedGpt::summarise(const train::RunResult& result) {
+  if (!result.last_loss) return;
+  session().terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}; best {:.4f} after step {}", "validation loss",
+                           *result.last_loss, std::exp(*result.last_loss), *result.best_loss, result.best_step);
 }
 
 }  // namespace
@@ -398,13 +365,15 @@ int train_gpt(Session& session, std::span<const std::string> args) {
       "Under mpirun the processes share the sequences of every step, or with --exchange local each trains by itself and they\n"
       "share what they learned; each needs the text, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
-  if (!read_options(session, args, options, settings)) return exit_done;
-  set_watchdog(session.comm, settings.watchdog_seconds);
+  settings.declare(options, true);
+  const NeededOption needed[] = {{"--data", settings.data, "a file of text or a folder of `bitloom data text`"}};
+  const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
+  if (!threads) return exit_done;
+  settle(session, options, settings);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
-  const Threads threads = choose_threads(session.comm);
-  catch_stop_signals();
   const NoticeWatch notice(settings.notice_command);
-  GptTraining(session, settings, options, threads).run();
+  TrainedGpt model(session, settings, options, *threads);
+  FloatTraining(model).run();
   return exit_done;
 }
 

@@ -211,13 +211,12 @@ bool is_finished(Session& session, const Options& options, const FloatSettings& 
     const fs::path folder = settings.out;
     if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return;
     if (!asked_otherwise(options, read_text(folder / options_file)).empty()) return;
-    const auto metrics = read_metrics(folder / metrics_file);
-    if (metrics.empty()) return;
-    const Json& last = metrics.back();
+    const Json last = result_of(read_metrics(folder / metrics_file));
+    if (!last.is_object()) return;
     const auto number = [&](const char* key) {
       return last.contains(key) && last[key].is_number() ? last[key].get<double>() : std::nan("");
     };
-    if (last.value("event", Json()) != "result" || !(number("steps") >= static_cast<double>(steps))) return;
+    if (!(number("steps") >= static_cast<double>(steps))) return;
     said = fmt::format("the run in {} is finished: it has its {} steps", settings.out, number("steps"));
     if (const double loss = number("validation_loss"); std::isfinite(loss)) {
       said += fmt::format("; validation loss {:.4f}", loss);

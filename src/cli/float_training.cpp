@@ -12,6 +12,7 @@
 #include "cli/start_up.h"
 #include "core/error.h"
 #include "core/version.h"
+#include "run/folder.h"
 
 namespace bitloom::cli {
 
@@ -50,6 +51,10 @@ train::Layout TrainedModel::layout() {
 
 bool TrainedModel::has_initial_values() const { return !settings_.init.empty(); }
 
+std::string TrainedModel::run_folder() const { return settings_.out; }
+
+void TrainedModel::sum_up(const std::function<void()>& summary) { session_.on_root(summary); }
+
 std::size_t TrainedModel::micro_batch_before() const {
   std::uint64_t before = 0;
   session_.on_root([&] { before = settings_.resume ? micro_batch_of_run(settings_.out, settings_.batch) : 0; });
@@ -74,29 +79,29 @@ FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   all.layout = model.layout();
   training_ = std::make_unique<train::Session>(engine, std::move(all));
   model.training_ = training_.get();
-  if (!model.has_initial_values() || training_->goes_on(settings.out, settings.resume)) return;
-  std::optional<TensorFile> values;
-  model.session_.on_root([&] { values = model.initial_values(); });
-  training_->trainer().load_model(values ? &*values : nullptr);
+  if (!model.has_initial_values() || training_->goes_on(model.run_folder(), settings.resume)) return;
+  std::unique_ptr<TensorSource> values;
+  run::on_root(training_->trainer().comm(), [&] { values = model.initial_values(); });
+  training_->trainer().load_model(values.get());
 }
 
 train::RunOptions FloatTraining::run_options() {
   const FloatSettings& settings = model_.settings_;
-  const Session& session = model_.session_;
   train::RunOptions run = settings.run_options(model_.options_);
+  run.folder = model_.run_folder();
   run.steps = model_.steps();
   run.may_change_steps = model_.options_.is_asked_for("steps");
   if (run.evaluate_every == 0) run.evaluate_every = std::max<std::uint64_t>(1, run.steps / model_.traits_.evaluations);
   run.field_name = model_.traits_.option_of;
   run.unit = model_.traits_.targets;
   model_.describe(run);
-  run.peak_operations = measured_peak(model_.engine_, model_.values_, session.comm);
+  run.peak_operations = measured_peak(model_.engine_, model_.values_, training_->trainer().comm());
   run.start.update({{"version", version},
-                    {"command", session.command_line},
+                    {"command", model_.session_.command_line},
                     {"kind", model_.traits_.kind},
                     {"batch", settings.batch},
                     {"micro_batch", training_->micro_batch()},
-                    {"processes", session.comm.size()},
+                    {"processes", model_.session_.comm.size()},
                     {"dtype", settings.values},
                     {"peak_operations", run.peak_operations}});
   return run;
@@ -106,12 +111,12 @@ void FloatTraining::run() {
   Session& session = model_.session_;
   train::RunOptions options = run_options();
   model_.announce(options.peak_operations);
-  train::RunHooks hooks;
-  model_.add_hooks(options, hooks);
   session.continuation = continuation_of(model_.traits_.kind, model_.settings_.out);
-  LoggedProgress progress(session.terminal, fs::path(model_.settings_.out) / log_file);
+  LoggedProgress progress(session.terminal, fs::path(model_.run_folder()) / log_file);
+  train::RunHooks hooks;
+  model_.add_hooks(options, hooks, progress);
   const train::RunResult result = training_->run(options, hooks, progress);
-  session.on_root([&] { summarise(result); });
+  model_.sum_up([&] { summarise(result); });
   for (const std::string& note : model_.engine_.take_notes()) session.terminal.note(note);
 }
 

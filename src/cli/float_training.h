@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -63,16 +64,21 @@ class TrainedModel {
   // The memory that some examples at once are predicted to take.
   virtual std::string memory_text(std::size_t examples) = 0;
   virtual std::unique_ptr<train::Task> make_task(std::size_t examples) = 0;
-  // Whether a training begins with other values than a trainer's random ones.
+  // Whether the processes that train together begin with other values than a trainer's random ones.
   virtual bool has_initial_values() const;
-  // On rank 0 alone. Throws Error(data) where --init is another net.
-  virtual TensorFile initial_values() = 0;
+  // On the first of them alone. Throws Error(data) where --init is another net.
+  virtual std::unique_ptr<TensorSource> initial_values() = 0;
+  // The run folder of this process, which may be a part of the training's.
+  virtual std::string run_folder() const;
 
   // Adds the identity, the operations per target and, to what the metrics begin with, what is the kind's own.
   virtual void describe(train::RunOptions& run) = 0;
   // Says what is trained; peak: operations per second.
   virtual void announce(double peak) = 0;
-  virtual void add_hooks(train::RunOptions& run, train::RunHooks& hooks) = 0;
+  // progress outlives the run.
+  virtual void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) = 0;
+  // Lets rank 0 alone sum up what was trained.
+  virtual void sum_up(const std::function<void()>& summary);
   // On rank 0 alone: lines of the summary on the model's quality.
   virtual void summarise(const train::RunResult& result) = 0;
 
@@ -85,6 +91,8 @@ class TrainedModel {
   // While FloatTraining trains it.
   train::Session& training() { return *training_; }
   std::size_t micro_batch() const { return training_->micro_batch(); }
+  // Also while it makes the trainer.
+  bool is_evaluating() const { return training_ != nullptr && training_->evaluates(); }
 
  private:
   friend class FloatTraining;

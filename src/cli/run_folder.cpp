@@ -14,8 +14,11 @@
 #include "core/file.h"
 #include "core/metrics.h"
 #include "core/text.h"
+#include "models/model_kind.h"
 
 namespace bitloom::cli {
+
+using Json = nlohmann::json;
 
 std::string default_folder(const std::string& net) {
   const std::time_t now = std::time(nullptr);
@@ -91,7 +94,6 @@ bool read_with_resume(Session& session, std::span<const std::string> args, Optio
 }
 
 std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t batch) {
-  using Json = nlohmann::json;
   const std::filesystem::path metrics = folder / metrics_file;
   if (!std::filesystem::exists(metrics)) return 0;
   std::size_t found = 0;
@@ -117,6 +119,34 @@ std::vector<std::string> asked_otherwise(const Options& options, const std::stri
     others.push_back(line);
   }
   return others;
+}
+
+namespace {
+
+// The last line of this kind; null if there is none, or one of `after` stands behind it.
+const Json* last_of(const std::vector<Json>& metrics, const char* event, const char* after) {
+  for (auto line = metrics.rbegin(); line != metrics.rend(); ++line) {
+    const Json kind = line->value("event", Json());
+    if (kind == event) return &*line;
+    if (kind != after) return nullptr;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool is_untested(const std::vector<Json>& metrics) {
+  if (metrics.empty() || metrics.back().value("event", Json()) != "result") return false;
+  const auto start = std::ranges::find_if(metrics, [](const Json& line) { return line.value("event", Json()) == "start"; });
+  if (start == metrics.end() || start->value("kind", Json()) != models::cnn_kind) return false;
+  const Json images = start->value("test_images", Json());
+  return images.is_number_unsigned() && images != 0;
+}
+
+Json result_of(const std::vector<Json>& metrics) {
+  if (is_untested(metrics)) return nullptr;
+  const Json* result = last_of(metrics, "result", "test");
+  return result == nullptr ? Json() : *result;
 }
 
 void LoggedProgress::line(std::string_view text) {

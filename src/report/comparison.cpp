@@ -100,6 +100,7 @@ Compared compared_float(const ReportInput& input) {
   }
   const json& own = lines.evaluation_of_model();
   run.validation = {number(own, "accuracy"), number(own, "targets")};
+  run.test = {number(lines.test, "accuracy"), number(lines.test, "images")};
   run.loss = number(lines.best_evaluation(), "loss");
   run.finished = lines.finished();
   const json& last = lines.finished() ? lines.result : lines.last_step();

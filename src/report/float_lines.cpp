@@ -62,6 +62,7 @@ FloatLines::FloatLines(const ReportInput& input) : kind(model_kind(input)) {
     if (event == "exchange") exchanges.push_back(line);
     if (event == "evaluation") evaluations.push_back(line);
     if (event == "result") result = line;
+    if (event == "test") test = line;
   }
   keeps_best = input.config.is_object() && text(input.config, "keep") == "best";
 }

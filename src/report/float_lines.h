@@ -17,8 +17,9 @@ struct FloatLines {
   std::vector<nlohmann::json> exchanges;  // rounds of local steps
   std::vector<nlohmann::json> samples;
   nlohmann::json result = nlohmann::json::object();
-  std::string kind;         // of the model
-  bool keeps_best = false;  // the model is that of the best evaluation, not of the last
+  nlohmann::json test = nlohmann::json::object();  // of the model, at the end of the run
+  std::string kind;                                // of the model
+  bool keeps_best = false;                         // the model is that of the best evaluation, not of the last
 
   explicit FloatLines(const ReportInput& input);
   bool finished() const { return !result.empty(); }

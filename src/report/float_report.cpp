@@ -30,14 +30,21 @@ std::string gpt_cards(const ReportInput& /*input*/, const FloatLines& lines) {
   return cards.html();
 }
 
+void add_test(Cards& cards, double accuracy, double images, double views, const std::string& model) {
+  cards.add("Test accuracy", percent(accuracy),
+            fmt::format("{} images, {} view{} of each{}", whole_text(images), views, views == 1 ? "" : "s",
+                        model.empty() ? "" : "; " + model),
+            true);
+}
+
 std::string cnn_cards(const ReportInput& input, const FloatLines& lines) {
   Cards cards;
   if (input.test && input.test->images > 0) {
     const Classification& test = *input.test;
-    cards.add("Test accuracy", percent(static_cast<double>(test.correct) / static_cast<double>(test.images)),
-              fmt::format("{} images, {} view{} of each{}", whole_text(static_cast<double>(test.images)), test.views,
-                          test.views == 1 ? "" : "s", test.model.empty() ? "" : "; " + test.model),
-              true);
+    const auto images = static_cast<double>(test.images);
+    add_test(cards, static_cast<double>(test.correct) / images, images, static_cast<double>(test.views), test.model);
+  } else if (const double accuracy = number(lines.test, "accuracy"); std::isfinite(accuracy)) {
+    add_test(cards, accuracy, number(lines.test, "images"), number(lines.test, "views"), "");
   }
   if (!lines.evaluations.empty()) {
     const json& chosen = lines.evaluation_of_model();

@@ -89,7 +89,7 @@ class Run {
     if (first >= options_.steps) evaluate();  // others made the last steps
     result().steps = trainer_.steps() - first;
     finish();
-    if (hooks_.after) hooks_.after([this] { mark(false); });
+    if (hooks_.after) write(hooks_.after([this] { mark(false); }));
     return result();
   }
 
@@ -185,7 +185,10 @@ class Run {
     if (trainer_.events().is_on()) log_events();
     record_.add(report);
     if (!hooks_.after_step) return;
-    const Json line = hooks_.after_step(report, [this] { mark(false); });
+    write(hooks_.after_step(report, [this] { mark(false); }));
+  }
+
+  void write(const Json& line) {
     on_root([&] {
       if (line.is_object()) record_.write(line);
     });

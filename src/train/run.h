@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -60,10 +61,12 @@ struct RunHooks {
   // line of metrics has besides, an object. A run that goes on from a checkpoint calls it again for later steps, whose lines
   // are gone. May be none.
   std::function<nlohmann::json(const SignOfLife&)> sample;
-  // Called on all ranks once the model and everything else is written, before the run's folder is let go. May be none.
-  std::function<void(const SignOfLife&)> after;
+  // Called on all ranks once the model and everything else is written, before the run's folder is let go: rank 0 gives a last
+  // line of metrics, null for none. May be none.
+  std::function<nlohmann::json(const SignOfLife&)> after;
   // Adds what makes parameters a model that can be read: kind, architecture, tokenizer. May be none.
   std::function<void(TensorFile&)> describe_model;
+  std::shared_ptr<void> owned;  // what some of them refer to and nobody else keeps
 };
 
 struct RunResult {

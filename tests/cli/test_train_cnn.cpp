@@ -83,8 +83,10 @@ TEST_CASE("a convolutional net is trained and learns, and the verbs know what it
   const auto metrics = read_metrics(folder / "run/metrics.jsonl");
   CHECK(metrics.front()["kind"] == "cnn");
   CHECK(metrics.front()["parameters"] == 33882);
-  CHECK(metrics.back()["event"] == "result");
-  CHECK(metrics.back()["targets"] == 120 * 20);
+  CHECK(lines_of(folder / "run", "result").at(0)["targets"] == 120 * 20);
+  CHECK(metrics.back()["event"] == "test");
+  CHECK(metrics.back()["views"] == 6);
+  CHECK(has(out, fmt::format("{:.2f}% (", 100 * metrics.back()["accuracy"].get<double>())));
   CHECK(lines_of(folder / "run", "evaluation").size() == 4);
   // The triangle: from a fifth of the peak, here of 20 of 128 images, to it in 23% of the steps, and down to 7%.
   const double peak = 0.3 * 20 / 128;
@@ -164,6 +166,17 @@ TEST_CASE("a stopped run of a convolutional net goes on to the same bits", "[cnn
     CHECK(same_tensors(folder / out / "checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
   }
   const Args resume = {"train", "cnn", "--resume", "--out", "whole"};
+  CHECK(has(run_program(folder.path(), resume).out, "the run in whole is finished: it has its 24 steps"));
+  // Killed while it classified the test images, a run has its model and its result, and does that when it goes on.
+  const std::string metrics = read_file(folder / "whole/metrics.jsonl");
+  const std::size_t test = metrics.find("{\"accuracy\"", metrics.find("\"event\":\"result\""));
+  REQUIRE(has(metrics.substr(test), "\"event\":\"test\""));
+  write_file(folder / "whole/metrics.jsonl", metrics.substr(0, test));
+  const Outcome tested = run_program(folder.path(), resume);
+  INFO(tested.out << tested.err);
+  CHECK(tested.code == 0);
+  CHECK(has(tested.out, "test accuracy"));
+  CHECK(read_file(folder / "whole/metrics.jsonl").ends_with(metrics.substr(test)));
   CHECK(has(run_program(folder.path(), resume).out, "the run in whole is finished: it has its 24 steps"));
   const auto refuses = [&](const Args& more, const std::string& text) {
     const Outcome outcome = run_program(folder.path(), with(with(resume, {"--steps", "26"}), more));
@@ -259,7 +272,7 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
   const std::size_t tested = best.out.find("loss ", best.out.find("test accuracy"));
   REQUIRE(tested != std::string::npos);
   CHECK(std::stod(best.out.substr(tested + 5)) == Approx(measured["loss"].get<double>()).epsilon(1e-4));
-  const Json result = read_metrics(folder / "best/metrics.jsonl").back();
+  const Json result = lines_of(folder / "best", "result").at(0);
   for (const Json& line : lines_of(folder / "best", "evaluation")) CHECK(line["loss"] >= result["best_validation_loss"]);
   const Json on_validation = Json::parse(
       run_program(folder.path(), {"eval", "best", "--json", "--split", "validation", "--mirror", "off", "--shift", "0"}).out);

@@ -12,6 +12,7 @@
 #include "core/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/events.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 #include "train/run.h"
@@ -242,7 +243,7 @@ TEST_CASE("a convolutional net is trained in a grid, and another grid goes on wi
     return with(training("tiny", 240, 20, {"--micro-batch", "5", "--steps", "12", "--evaluate-every", "4", "--out", out}),
                 more);
   };
-  const auto last_of = [&](const std::string& run) { return read_metrics(folder / run / "metrics.jsonl").back(); };
+  const auto last_of = [&](const std::string& run) { return lines_of(folder / run, "result").back(); };
   const Outcome one = run_program(folder.path(), args("one", {}));
   INFO(one.out << one.err);
   REQUIRE(one.code == 0);

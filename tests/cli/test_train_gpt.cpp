@@ -252,7 +252,7 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"train", "gpt", "--data", "text.txt", "--master-weights", "none", "--dtype", "f16"}, 2,
           "--master-weights: none with --dtype f16; expected --dtype bf16");
   refuses({"train", "gpt", "--data", "text.txt", "--memory", "1MiB", "--micro-batch", "2"}, 5,
-          "2 at once were predicted to take");
+          "2 sequences at once were predicted to take");
   const Outcome of_rank = run_program(folder.path(), {"train", "gpt", "--data", "text.txt", "--device", "cuda"},
                                       {"OMPI_COMM_WORLD_LOCAL_RANK=98", "SLURM_LOCALID=3"});
   CHECK(of_rank.code == 2);

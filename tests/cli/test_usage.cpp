@@ -100,6 +100,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"eval", "missing MODEL|RUN"},
       {"predict model", "missing MODEL|RUN or PICTURE"},
       {"inspect tinny", "did you mean 'tiny'?"},
+      {"inspect airbench9", "did you mean 'airbench94'?"},
       {"inspect tiny --image-size 32x32", "--image-size: '32x32' is not"},
       {"data synth", "--out: missing"},
       {"info --measured", "did you mean 'measure'?"},

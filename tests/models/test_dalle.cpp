@@ -409,7 +409,7 @@ TEST_CASE("what a text-to-image transformer cannot take is named", "[dalle]") {
   };
   CHECK(has(bad([](DalleBatch& b) { b.codes[3] = 6; }), "code 6 of an image; expected 0 to 5"));
   CHECK(has(bad([](DalleBatch& b) { b.text[0] = 7; }), "token 7 at position 0 of a text; expected less than 7"));
-  CHECK(has(bad([](DalleBatch& b) { b.text[4] = 1; }), "token 1 at position 4 of a text; expected none behind its end"));
+  CHECK(has(bad([](DalleBatch& b) { b.text[4] = 1; }), "token 1 at position 4 of a text; expected none after its end"));
   CHECK(has(message_of(ErrorKind::data, [] { parse_dalle_config("[]", "net.json"); }), "net.json: the net's description"));
   CHECK(has(message_of(ErrorKind::data, [] { parse_dalle_config("{}", "net.json"); }), "net.json: 'layers' is missing"));
 }

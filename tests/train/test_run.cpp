@@ -222,10 +222,12 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
       alive();
       CHECK(fs::exists(setting.options.folder / run::model_name));
       CHECK(test::lines_of(setting.options.folder, "result").size() == 1);
+      return best ? nlohmann::json{{"event", "test"}, {"accuracy", 0.75}} : nlohmann::json();
     };
     hooks.describe_model = [&](TensorFile& file) { file.metadata["steps"] = std::to_string(setting.trainer.steps()); };
     const RunResult result = train::run(setting.trainer, setting.options, hooks, setting.progress);
     CHECK(after == 1);
+    CHECK(test::lines_of(setting.options.folder, "test").size() == (best ? 1 : 0));
     CHECK(result.best_step == 5);
     CHECK(result.best_accuracy == 0.5);
     CHECK(result.last_accuracy == 0.2);
