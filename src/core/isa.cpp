@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "core/error.h"
@@ -31,10 +33,37 @@ bool has_lzcnt() {
   return __get_cpuid(0x80000001U, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1U << 5U)) != 0;
 }
 
+// Bit `bit` of what cpuid says of AMX (Intel's manual, volume 2A, CPUID, leaf 7, EDX), where the system saves tile registers
+// and lets this process have them: it must be asked (Linux's Documentation/arch/x86/xstate.rst).
+bool has_tiles(unsigned bit) {
+  constexpr std::uint64_t tile_states = 3U << 17U;
+  constexpr long ask_permission = 0x1023, tile_data = 18;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned os_saves = 1U << 27U;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & os_saves) == 0) return false;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & (1U << bit)) == 0) return false;
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & tile_states) != tile_states) return false;
+  static const bool may = syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
+  return may;
+}
+
 const Feature known_features[] = {
-    BITLOOM_FEATURE("popcnt"),   BITLOOM_FEATURE("bmi"),      BITLOOM_FEATURE("bmi2"),       {"lzcnt", has_lzcnt},
-    BITLOOM_FEATURE("fma"),      BITLOOM_FEATURE("avx2"),     BITLOOM_FEATURE("avx512f"),    BITLOOM_FEATURE("avx512bw"),
-    BITLOOM_FEATURE("avx512dq"), BITLOOM_FEATURE("avx512vl"), BITLOOM_FEATURE("avx512bf16"), BITLOOM_FEATURE("avx512vpopcntdq"),
+    BITLOOM_FEATURE("popcnt"),
+    BITLOOM_FEATURE("bmi"),
+    BITLOOM_FEATURE("bmi2"),
+    {"lzcnt", has_lzcnt},
+    BITLOOM_FEATURE("fma"),
+    BITLOOM_FEATURE("avx2"),
+    BITLOOM_FEATURE("avx512f"),
+    BITLOOM_FEATURE("avx512bw"),
+    BITLOOM_FEATURE("avx512dq"),
+    BITLOOM_FEATURE("avx512vl"),
+    BITLOOM_FEATURE("avx512bf16"),
+    BITLOOM_FEATURE("avx512vpopcntdq"),
+    {"amx-bf16", [] { return has_tiles(22); }},
+    {"amx-tile", [] { return has_tiles(24); }},
 };
 #undef BITLOOM_FEATURE
 #else

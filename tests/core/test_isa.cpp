@@ -89,7 +89,9 @@ TEST_CASE("the CPU has the features that the system's kernel reports", "[isa]") 
                                                        {"avx512dq", "avx512dq"},
                                                        {"avx512vl", "avx512vl"},
                                                        {"avx512bf16", "avx512_bf16"},
-                                                       {"avx512vpopcntdq", "avx512_vpopcntdq"}};
+                                                       {"avx512vpopcntdq", "avx512_vpopcntdq"},
+                                                       {"amx-tile", "amx_tile"},
+                                                       {"amx-bf16", "amx_bf16"}};
   for (const auto& [feature, reported] : names) {
     INFO(feature);
     CHECK(cpu_has(feature) == test::has(line, " " + std::string(reported) + " "));

@@ -2,11 +2,28 @@
 #include "nn/cpu/kernel_tables.h"
 
 namespace bitloom::nn {
+namespace {
+
+#if defined(__x86_64__)
+const VectorKernels& amx_vector_kernels() {
+  static const VectorKernels kernels = [] {
+    VectorKernels all = avx512_bf16_vector_kernels;
+    all.name = "amx";
+    all.on_bf16.attention = amx_attention.attention;
+    all.on_bf16.attention_backward = amx_attention.attention_backward;
+    return all;
+  }();
+  return kernels;
+}
+#endif
+
+}  // namespace
 
 // Best first. BITLOOM_FEATURES_<file> are the features that isa/<file>.cpp is compiled with (CMakeLists.txt).
 std::span<const IsaTable<VectorKernels>> all_vector_kernels() {
-  static constexpr IsaTable<VectorKernels> tables[] = {
+  static const IsaTable<VectorKernels> tables[] = {
 #if defined(__x86_64__)
+    {"amx", BITLOOM_FEATURES_amx, &amx_vector_kernels()},
     {"avx512_bf16", BITLOOM_FEATURES_avx512_bf16, &avx512_bf16_vector_kernels},
     {"avx512", BITLOOM_FEATURES_avx512, &avx512_vector_kernels},
     {"avx2", BITLOOM_FEATURES_avx2, &avx2_vector_kernels},

@@ -18,6 +18,12 @@ extern const VectorKernels baseline_vector_kernels;
 extern const VectorKernels avx2_vector_kernels;
 extern const VectorKernels avx512_vector_kernels;
 extern const VectorKernels avx512_bf16_vector_kernels;
+// In place of those of avx512_bf16.
+struct TileAttention {
+  void (*attention)(const AttentionForward<bf16>& task);
+  void (*attention_backward)(const AttentionBackward<bf16>& task);
+};
+extern const TileAttention amx_attention;
 
 // All that are compiled in, with what they need, best first; ref, the baseline, is the last.
 std::span<const IsaTable<VectorKernels>> all_vector_kernels();

@@ -199,7 +199,7 @@ struct ValueKernels {
 };
 
 struct VectorKernels {
-  const char* name;  // baseline, avx2, avx512, avx512_bf16, neon
+  const char* name;  // baseline, avx2, avx512, avx512_bf16, amx, neon
   ValueKernels<float> on_f32;
   ValueKernels<bf16> on_bf16;
   // Values without f32 masters, of numbers `first`, first + 1, ...

@@ -139,6 +139,7 @@ void attention_of_group(const AttentionForward<V>& task, std::size_t first_block
     const std::size_t keys = rows_in_block(keys_block, task.keys);
     Pack::pack_along(rows_from(task.k, keys_block), keys, head_size, k_along);
     Pack::pack_across(rows_from(task.v, keys_block), keys, head_size, v_across);
+    const Element* v_left = left_of<Isa, P>(v_across, across_pitch, q_along);  // q_along is no longer needed
     for (std::size_t n = 0; n < blocks; ++n) {
       QueryState<Element>& state = states[n];
       if (state.entry == state.end || task.entries[state.entry].keys != keys_block) continue;
@@ -160,8 +161,9 @@ void attention_of_group(const AttentionForward<V>& task, std::size_t first_block
       } else {
         absorb_scores<Isa, P, true>(scores, keys, c, masks, state, head_size, weights);
       }
-      product<Isa, P, Stored::by_columns>(head_size, vectors, (keys + P::depth - 1) / P::depth, v_across, across_pitch, weights,
-                                          attention_block, state.out, attention_block, !state.is_first);
+      product<Isa, P, Pack::left>(head_size, vectors, (keys + P::depth - 1) / P::depth, v_left,
+                                  left_pitch<Isa, P>(across_pitch), weights, attention_block, state.out, attention_block,
+                                  !state.is_first);
       state.is_first = false;
       ++state.entry;
     }

@@ -16,7 +16,8 @@ namespace {
 template <typename Element>
 struct KeyState {
   std::size_t rows = 0;  // keys
-  Element *k_along = nullptr, *k_across = nullptr, *v_along = nullptr;
+  Element *k_along = nullptr, *v_along = nullptr;
+  const Element* k_left = nullptr;
   float *dk = nullptr, *dv = nullptr;  // (64, D) sums
 };
 
@@ -132,10 +133,15 @@ void attention_backward_of_group(const AttentionBackward<V>& task, std::size_t f
     const std::size_t block = first_keys + n;
     state.rows = rows_in_block(block, task.keys);
     state.k_along = scratch.template take<Element>(tile);
-    state.k_across = Pack::one_format ? state.k_along : scratch.template take<Element>(tile);
+    Element* k_left = Pack::one_format ? state.k_along : scratch.template take<Element>(tile);
     state.v_along = scratch.template take<Element>(tile);
     Pack::pack_along(rows_from(task.k, block), state.rows, head_size, state.k_along);
-    if constexpr (!Pack::one_format) Pack::pack_across(rows_from(task.k, block), state.rows, head_size, state.k_across);
+    if constexpr (!Pack::one_format) {
+      Element* k_across = Pack::left == Stored::by_columns ? k_left : queries.along;  // which is free as yet
+      Pack::pack_across(rows_from(task.k, block), state.rows, head_size, k_across);
+      left_of<Isa, P>(k_across, across_pitch, k_left);
+    }
+    state.k_left = k_left;
     Pack::pack_along(rows_from(task.v, block), state.rows, head_size, state.v_along);
     state.dk = scratch.take(tile);
     state.dv = scratch.take(tile);
@@ -174,9 +180,9 @@ void attention_backward_of_group(const AttentionBackward<V>& task, std::size_t f
                                          across_pitch, state.dk, across_pitch, true);
       }
       if (task.gives_dq) {
-        product<Isa, P, Stored::by_columns>(head_size, vectors, (state.rows + P::depth - 1) / P::depth, state.k_across,
-                                            across_pitch, ds_across, attention_block, dq + (block - task.first_block) * tile,
-                                            attention_block, true);
+        product<Isa, P, Pack::left>(head_size, vectors, (state.rows + P::depth - 1) / P::depth, state.k_left,
+                                    left_pitch<Isa, P>(across_pitch), ds_across, attention_block,
+                                    dq + (block - task.first_block) * tile, attention_block, true);
       }
     }
   }

@@ -5,6 +5,7 @@
 // summed across its lanes, and for every D all vectors are full. The operands of products (matrix_product.h) are therefore
 //   along    (tokens, D / depth): A of products over D
 //   across   (tokens / depth, D): A, transposed, or B of products over tokens
+//   left     (D, tokens / depth): A of these, where a product wants it by rows (Packing::left)
 //   turned   (D / depth, tokens): B of products over D
 // and along = across where depth is 1.
 #pragma once
@@ -26,7 +27,8 @@ struct Packing;
 
 template <typename Isa>
 struct Packing<Isa, FloatProduct<Isa>> {
-  static constexpr bool one_format = true;  // along and across
+  static constexpr bool one_format = true;            // along and across
+  static constexpr Stored left = Stored::by_columns;  // of A in products over tokens: by columns, it is as across
 
   template <typename V>
   static void pack_along(HeadRows<const V> from, std::size_t rows, std::size_t head_size, float* to) {
@@ -85,6 +87,22 @@ __attribute__((noinline)) void transpose(const Element* from, std::size_t from_p
       for (std::size_t i = 0; i < 4; ++i) __builtin_memcpy(out + i * to_pitch, &column[i], sizeof column[i]);
     }
   }
+}
+
+// A of products over tokens, of a tile across: that itself, or in `left`.
+template <typename Isa, typename P>
+BITLOOM_INLINE const typename P::Element* left_of(const typename P::Element* across, std::size_t pitch,
+                                                  typename P::Element* left) {
+  if constexpr (Packing<Isa, P>::left == Stored::by_columns) {
+    return across;
+  } else {
+    transpose(across, pitch, attention_block / P::depth, pitch, left, attention_block / P::depth);
+    return left;
+  }
+}
+template <typename Isa, typename P>
+constexpr std::size_t left_pitch(std::size_t across_pitch) {
+  return Packing<Isa, P>::left == Stored::by_columns ? across_pitch : attention_block / P::depth;
 }
 
 // Bit j of word i becomes bit i of word j (Warren, Hacker's Delight, section 7-3).

@@ -5,6 +5,8 @@
 //   A  (M, K / depth), or transposed (K / depth, M): single elements are spread over a vector
 //   B  (K / depth, N): vectors along N
 //   C  (M, N) floats
+// A Product with multiply_tiles() has instructions for whole tiles (has_tiles); A by rows and C then have rows, whatever they
+// hold, up to a multiple of 16.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +23,7 @@ struct FloatProduct {
   using Element = float;
   using Vector = typename Isa::Float;
   static constexpr std::size_t depth = 1;
+  static constexpr bool has_tiles = false;
   static BITLOOM_INLINE Vector load(const float* from) { return Isa::load(from); }
   static BITLOOM_INLINE Vector splat(const float* from) { return Isa::splat(*from); }
   static BITLOOM_INLINE Vector multiply_add(Vector a, Vector b, Vector c) { return Isa::fma(a, b, c); }
@@ -84,6 +87,14 @@ template <typename Isa, typename P, Stored kA>
 __attribute__((noinline)) void product(std::size_t m, std::size_t vectors, std::size_t depth, const typename P::Element* a,
                                        std::size_t a_pitch, const typename P::Element* b, std::size_t b_pitch, float* c,
                                        std::size_t c_pitch, bool accumulate) {
+  if constexpr (P::has_tiles && kA == Stored::by_rows) {
+    const std::size_t done = P::multiply_tiles(m, vectors, depth, a, a_pitch, b, b_pitch, c, c_pitch, accumulate);
+    if (done == depth) return;
+    a += done;
+    b += done * b_pitch;
+    depth -= done;
+    accumulate = accumulate || done != 0;
+  }
   std::size_t v = 0;
   for (; v + Isa::tile_vectors <= vectors; v += Isa::tile_vectors) {
     product_strip<Isa, P, kA, Isa::tile_vectors>(m, depth, a, a_pitch, b + v * Isa::width, b_pitch, c + v * Isa::width, c_pitch,
