@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "core/field.h"
 #include "mpi/tree.h"

@@ -1,11 +1,8 @@
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <utility>
 
 #include "core/file.h"
-#include "core/text.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -93,7 +90,7 @@ void Run::read_checkpoint() {
   TensorFile file = TensorFile::parse(bytes, run::checkpoint_name, Checksum::required);
   const Json notes = Json::parse(file.get_metadata("bitloom.checkpoint"));
   stage_ = notes["stage"];
-  open_.add_earlier(notes["seconds"]);
+  open_.set_earlier(notes["seconds"]);
   result_.images = notes["images"];
   for (const Json& each : notes.value("stages", Json::array())) {
     const auto accuracy = [&](const char* key) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -7,7 +6,6 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/file.h"
-#include "core/text.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/text.h"
 #include "core/utc.h"
 #include "core/version.h"
 #include "layerwise/run.h"

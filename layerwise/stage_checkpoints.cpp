@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/progress.h"
 #include "run/folder.h"
 
 namespace bitloom::layerwise {

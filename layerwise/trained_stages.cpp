@@ -7,9 +7,9 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/text.h"
-#include "layerwise/trainer.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -22,6 +22,21 @@ std::string states_name(const std::string& layer) { return layer + ".states"; }
 std::string head_name(const std::string& layer) { return layer + ".head"; }
 
 }  // namespace
+
+std::vector<std::uint64_t> stage_ids(const NetSpec& net) {
+  // The keys of random numbers have room for 20 bits beside epochs and steps.
+  constexpr std::uint64_t mask = 0xFFFFF;
+  std::map<std::string, std::uint64_t> times_trained;
+  std::vector<std::uint64_t> ids;
+  for (const StageSpec& stage : net.stages) {
+    Hasher hasher;
+    for (const std::string& name : stage.train) hasher.update(std::string_view(name)).update(times_trained[name]++);
+    std::uint64_t id = hasher.finish().low & mask;
+    while (std::ranges::find(ids, id) != ids.end()) id = (id + 1) & mask;
+    ids.push_back(id);
+  }
+  return ids;
+}
 
 std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, const std::string& data_hash,
                                 const std::string& soft_labels_hash, const Hash128& encoder) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +23,12 @@ inline constexpr const char* trainer_version = "bitloom stage 5";
 // In the metadata of a stage's bytes: its StageHistory.
 inline constexpr const char* history_key = "bitloom.history";
 
+// The `id` of each stage of a net, which separates the random streams of its stages: a function of the names of the layers that
+// a stage trains and of how often they were trained before, and of nothing else. Two runs of one seed that differ in options or
+// sizes draw the same numbers for the same purpose, so that their difference is that of the options (paired comparisons). Under
+// 2^20, all different within a net.
+std::vector<std::uint64_t> stage_ids(const NetSpec& net);
+
 // Hash of all that a stage's result depends on: data, encoder as fitted, options, its own description, and the stages that
 // trained the layers below it, or its own layers before. Stages with equal keys have equal results, whatever net they belong
 // to. soft_labels_hash: empty without soft labels.
@@ -34,11 +40,11 @@ class TrainedStages {
   // model: with all layers of the net once there are any; it has the results. All of them outlive this.
   TrainedStages(const NetSpec& net, const TrainOptions& train, Model& model) : net_(net), train_(train), model_(model) {}
 
-  // Results that stage s begins with: those of the stages before it.
+  // Results that stage s begins with: those of the stages before it, without accumulators that do not suit its dead zone.
   Earlier before(std::size_t s);
-  // The stage under way has the accumulators of its layers.
+  // Drops the accumulators of the layers of stage s, which has them from here on.
   void hand_over(std::size_t s);
-  // Collective: takes over what a stage gave when it is done.
+  // Collective: takes over what a stage gave when it is done, accumulators for the cache and for later stages.
   void take(mpi::Comm& comm, const Stage& stage, std::size_t s);
   // Those accumulators that no stage after s reads.
   void drop_states(std::size_t s);

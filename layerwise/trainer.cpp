@@ -1,29 +1,12 @@
 #include "layerwise/trainer.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
-
-std::vector<std::uint64_t> stage_ids(const NetSpec& net) {
-  // The keys of random numbers have room for 20 bits beside epochs and steps.
-  constexpr std::uint64_t mask = 0xFFFFF;
-  std::map<std::string, std::uint64_t> times_trained;
-  std::vector<std::uint64_t> ids;
-  for (const StageSpec& stage : net.stages) {
-    Hasher hasher;
-    for (const std::string& name : stage.train) hasher.update(std::string_view(name)).update(times_trained[name]++);
-    std::uint64_t id = hasher.finish().low & mask;
-    while (std::ranges::find(ids, id) != ids.end()) id = (id + 1) & mask;
-    ids.push_back(id);
-  }
-  return ids;
-}
 
 std::unique_ptr<Stage> Run::make_stage(std::size_t s) {
   TrainOptions training = for_stage(options_.train, options_.net.stages[s]);

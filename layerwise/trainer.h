@@ -40,7 +40,7 @@ struct PlannedBytes {
 };
 
 struct RunOptions : run::Options {
-  RunOptions() { checkpoint_seconds = 5; }  // or four times as long as it takes to gather one, if that is more
+  RunOptions() { checkpoint_seconds = 5; }  // at least, and four times as long as it takes to gather one
 
   NetSpec net;
   TrainOptions train;
@@ -87,12 +87,6 @@ struct RunResult {
 // process works on the folder; io and data errors.
 RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& options, const data::DataSplits& data,
                 ProgressSink& progress);
-
-// The `id` of each stage of a net, which separates the random streams of its stages: a function of the names of the layers that
-// a stage trains and of how often they were trained before, and of nothing else. Two runs of one seed that differ in options or
-// sizes draw the same numbers for the same purpose, so that their difference is that of the options (paired comparisons). Under
-// 2^20, all different within a net.
-std::vector<std::uint64_t> stage_ids(const NetSpec& net);
 
 // The largest anonymous resident memory of this process, bytes, among the calls so far (train() asks after every epoch); 0
 // where /proc is missing.

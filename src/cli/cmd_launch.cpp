@@ -87,7 +87,7 @@ bool float_is_done(const fs::path& folder, Arguments program) {
     return false;  // whatever is in that file, the run itself says what is wrong
   }
   const nlohmann::json result = result_of(metrics);
-  if (!result.is_object()) return false;
+  if (!result.is_object() || is_untested(metrics)) return false;
   const nlohmann::json steps = result.value("steps", nlohmann::json());
   if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
   const std::optional<std::int64_t> wanted = parse_int(value_of(program, "--steps"));

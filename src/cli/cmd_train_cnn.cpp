@@ -12,10 +12,8 @@
 #include "cli/image_evaluation.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
-#include "cli/run_folder.h"
 #include "cli/shared_data.h"
 #include "core/error.h"
-#include "core/metrics.h"
 #include "models/cnn/evaluate.h"
 #include "models/cnn/initial_values.h"
 #include "models/cnn/model_file.h"
@@ -245,9 +243,6 @@ class TrainedCnn final : public TrainedModel {
 
 void TrainedCnn::describe(train::RunOptions& run) {
   run.may_change_steps = run.may_change_steps || options_.is_asked_for("epochs");
-  // A process that was killed while it classified the test images leaves that to the next.
-  const fs::path metrics = fs::path(settings_.out) / metrics_file;
-  session().on_root([&] { run.may_be_done = settings_.resume && fs::exists(metrics) && is_untested(read_metrics(metrics)); });
   if (settings_.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, run.evaluate_every);
   run.identity = identity_of(settings_, net_.config, data_.train).dump();
   run.operations_per_target = 3 * net_.cost();
@@ -300,13 +295,10 @@ void TrainedCnn::summarise(const train::RunResult& result) {
 
 // Classifies the test images by the model that was written, with test-time augmentation. Gives the metrics' line of it.
 Json TrainedCnn::test(const train::SignOfLife& alive) {
-  const bool is_best = settings_.keep == "best" && data_.validation.size() != 0;
-  if (is_best) {
-    std::optional<TensorReader> file;
-    session().on_root([&] { file = TensorReader::open(fs::path(settings_.out) / model_file, Checksum::required); });
-    training().trainer().load_model(file ? &*file : nullptr);
-  }
-  tested_ = classify(data_.test, views(), alive, !is_best);
+  std::optional<TensorReader> file;
+  session().on_root([&] { file = TensorReader::open(fs::path(settings_.out) / model_file, Checksum::required); });
+  training().trainer().load_model(file ? &*file : nullptr);
+  tested_ = classify(data_.test, views(), alive, false);
   return {{"event", "test"},
           {"accuracy", tested_->accuracy()},
           {"loss", tested_->loss},
@@ -336,7 +328,11 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   TrainedCnn model(session, settings, options, data, *threads);
   FloatTraining training(model);
   if (is_finished(session, options, settings, model.steps(), "--epochs")) return exit_done;
-  training.run();
+  if (is_left_untested(session, options, settings, model.steps())) {
+    training.run_after();
+  } else {
+    training.run();
+  }
   return exit_done;
 }
 

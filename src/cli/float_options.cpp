@@ -204,28 +204,53 @@ void print_model_and_memory(Terminal& terminal, const std::string& folder, nn::E
                  peak(nn::Use::optimizer), peak(nn::Use::stash));
 }
 
+namespace {
+
+// At rank 0: metrics of the run that goes on, if it has these steps and nothing else is asked of it.
+std::optional<std::vector<Json>> finished_metrics(const Options& options, const FloatSettings& settings, std::uint64_t steps) {
+  const fs::path folder = settings.out;
+  if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return std::nullopt;
+  if (!asked_otherwise(options, read_text(folder / options_file)).empty()) return std::nullopt;
+  std::vector<Json> metrics = read_metrics(folder / metrics_file);
+  const Json result = result_of(metrics);
+  if (!result.is_object() || !result.contains("steps") || !result["steps"].is_number()) return std::nullopt;
+  if (!(result["steps"].get<double>() >= static_cast<double>(steps))) return std::nullopt;
+  return metrics;
+}
+
+// Prints rank 0's text everywhere; whether there is one.
+bool tell(Session& session, const std::string& roots_text) {
+  const std::string said = session.comm.broadcast_text(roots_text);
+  if (!said.empty()) session.terminal.print("{}", said);
+  return !said.empty();
+}
+
+}  // namespace
+
 bool is_finished(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps,
                  const std::string& more) {
   std::string said;
   session.on_root([&] {
-    const fs::path folder = settings.out;
-    if (!settings.resume || !fs::exists(folder / metrics_file) || !fs::exists(folder / model_file)) return;
-    if (!asked_otherwise(options, read_text(folder / options_file)).empty()) return;
-    const Json last = result_of(read_metrics(folder / metrics_file));
-    if (!last.is_object()) return;
-    const auto number = [&](const char* key) {
-      return last.contains(key) && last[key].is_number() ? last[key].get<double>() : std::nan("");
-    };
-    if (!(number("steps") >= static_cast<double>(steps))) return;
-    said = fmt::format("the run in {} is finished: it has its {} steps", settings.out, number("steps"));
-    if (const double loss = number("validation_loss"); std::isfinite(loss)) {
-      said += fmt::format("; validation loss {:.4f}", loss);
+    const auto metrics = finished_metrics(options, settings, steps);
+    if (!metrics || is_untested(*metrics)) return;
+    const Json result = result_of(*metrics);
+    said = fmt::format("the run in {} is finished: it has its {} steps", settings.out, result["steps"].get<double>());
+    if (const Json loss = result.value("validation_loss", Json()); loss.is_number()) {
+      said += fmt::format("; validation loss {:.4f}", loss.get<double>());
     }
     said += fmt::format("; more of them need a larger {}", more);
   });
-  said = session.comm.broadcast_text(said);
-  if (!said.empty()) session.terminal.print("{}", said);
-  return !said.empty();
+  return tell(session, said);
+}
+
+bool is_left_untested(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps) {
+  std::string said;
+  session.on_root([&] {
+    const auto metrics = finished_metrics(options, settings, steps);
+    if (!metrics || !is_untested(*metrics)) return;
+    said = fmt::format("the run in {} has its steps, but was broken off before its test", settings.out);
+  });
+  return tell(session, said);
 }
 
 }  // namespace bitloom::cli

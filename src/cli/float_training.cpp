@@ -12,7 +12,6 @@
 #include "cli/start_up.h"
 #include "core/error.h"
 #include "core/version.h"
-#include "run/folder.h"
 
 namespace bitloom::cli {
 
@@ -79,10 +78,14 @@ FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   all.layout = model.layout();
   training_ = std::make_unique<train::Session>(engine, std::move(all));
   model.training_ = training_.get();
-  if (!model.has_initial_values() || training_->goes_on(model.run_folder(), settings.resume)) return;
+  const bool begins = model.has_initial_values() && !training_->goes_on(model.run_folder(), settings.resume);
+  mpi::Comm& comm = training_->trainer().comm();
   std::unique_ptr<TensorSource> values;
-  run::on_root(training_->trainer().comm(), [&] { values = model.initial_values(); });
-  training_->trainer().load_model(values.get());
+  // Where the session is several trainings, all of them end if one cannot begin.
+  model.session_.comm.together([&] {
+    if (begins && comm.is_root()) values = model.initial_values();
+  });
+  if (begins) training_->trainer().load_model(values.get());
 }
 
 train::RunOptions FloatTraining::run_options() {
@@ -118,6 +121,16 @@ void FloatTraining::run() {
   const train::RunResult result = training_->run(options, hooks, progress);
   model_.sum_up([&] { summarise(result); });
   for (const std::string& note : model_.engine_.take_notes()) session.terminal.note(note);
+}
+
+void FloatTraining::run_after() {
+  Session& session = model_.session_;
+  train::RunOptions options = run_options();
+  LoggedProgress progress(session.terminal, fs::path(model_.run_folder()) / log_file);
+  train::RunHooks hooks;
+  model_.add_hooks(options, hooks, progress);
+  train::run_after(training_->trainer(), options, hooks, progress);
+  session.on_root([&] { model_.summarise({}); });
 }
 
 void FloatTraining::summarise(const train::RunResult& result) {

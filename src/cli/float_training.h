@@ -115,6 +115,8 @@ class FloatTraining {
 
   // Collective: announces the run, which it makes, and sums it up.
   void run();
+  // Collective: only what comes after the run in its folder, which was broken off there (train::run_after()).
+  void run_after();
 
  private:
   train::RunOptions run_options();

@@ -121,32 +121,19 @@ std::vector<std::string> asked_otherwise(const Options& options, const std::stri
   return others;
 }
 
-namespace {
-
-// The last line of this kind; null if there is none, or one of `after` stands behind it.
-const Json* last_of(const std::vector<Json>& metrics, const char* event, const char* after) {
-  for (auto line = metrics.rbegin(); line != metrics.rend(); ++line) {
-    const Json kind = line->value("event", Json());
-    if (kind == event) return &*line;
-    if (kind != after) return nullptr;
-  }
-  return nullptr;
+Json result_of(const std::vector<Json>& metrics) {
+  const auto event = [](const Json& line) { return line.value("event", Json()); };
+  const auto last = std::find_if(metrics.rbegin(), metrics.rend(), [&](const Json& line) { return event(line) != "test"; });
+  return last != metrics.rend() && event(*last) == "result" ? *last : Json();
 }
-
-}  // namespace
 
 bool is_untested(const std::vector<Json>& metrics) {
-  if (metrics.empty() || metrics.back().value("event", Json()) != "result") return false;
-  const auto start = std::ranges::find_if(metrics, [](const Json& line) { return line.value("event", Json()) == "start"; });
-  if (start == metrics.end() || start->value("kind", Json()) != models::cnn_kind) return false;
+  const auto is = [](const char* event) { return [event](const Json& line) { return line.value("event", Json()) == event; }; };
+  if (metrics.empty() || !is("result")(metrics.back())) return false;
+  const auto start = std::find_if(metrics.rbegin(), metrics.rend(), is("start"));
+  if (start == metrics.rend() || start->value("kind", Json()) != models::cnn_kind) return false;
   const Json images = start->value("test_images", Json());
   return images.is_number_unsigned() && images != 0;
-}
-
-Json result_of(const std::vector<Json>& metrics) {
-  if (is_untested(metrics)) return nullptr;
-  const Json* result = last_of(metrics, "result", "test");
-  return result == nullptr ? Json() : *result;
 }
 
 void LoggedProgress::line(std::string_view text) {

@@ -32,10 +32,9 @@ std::vector<std::string> asked_otherwise(const Options& options, const std::stri
 // Examples at once in the float run of a folder, by its metrics; 0 where there is none with batches of this size.
 std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t batch);
 
-// The result among the metrics of a float run that is finished; null for any other run, and for one that was broken off before
-// the test that comes last (is_untested()).
+// The result among the metrics of a float run that has all its steps; null for any other run.
 nlohmann::json result_of(const std::vector<nlohmann::json>& metrics);
-// Whether these are metrics of a run that has its steps and its model, but not the accuracy on its test images.
+// Whether such a run was broken off before the test that comes last (`train cnn` with test images).
 bool is_untested(const std::vector<nlohmann::json>& metrics);
 
 // Opens the log at a trainer's first message: from then on this process holds the run folder. Names options where the trainer

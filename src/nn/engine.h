@@ -18,6 +18,10 @@ class Backend;
 // "cuda".
 std::vector<std::string> backends();
 
+// The instruction set of the kernels that the backend "cpu" has beside oneDNN's: "amx", "avx2". Throws Error(usage) for a
+// BITLOOM_ISA that is none.
+std::string cpu_kernels();
+
 class Engine {
  public:
   // backend: one of backends(), or empty for the device's own. Throws Error(usage), which names the option.

@@ -14,6 +14,7 @@
 #include "core/text.h"
 #include "layerwise/encoder.h"
 #include "layerwise/stage.h"
+#include "layerwise/trained_stages.h"
 #include "layerwise/trainer.h"
 #include "mpi/comm.h"
 #include "mpi/sparse_exchange.h"

@@ -26,11 +26,11 @@ namespace bitloom::run {
 struct Options {
   std::filesystem::path folder;  // made if it is not there
   bool resume = false;           // go on from the folder's checkpoint
-  // Left in the folder, by name, once it is locked and known to hold no other run.
+  // Left in the folder, by name, once it is locked and known to hold no other run; a float run that goes on writes them again.
   std::map<std::string, std::string> files;
   std::string process_name;         // what this process calls itself in its ProgressFile
   double mark_seconds = 0.2;        // between marks in it, but for those that are waited for
-  double checkpoint_seconds = 300;  // between beginnings of checkpoints
+  double checkpoint_seconds = 300;  // between beginnings of checkpoints, besides those of its first moment and of a stop
   double pace_seconds = 0;          // that a step takes at least, its exchange aside (measurements)
   std::function<bool()> stop;       // asked at every step: has somebody asked to stop?
   FieldName field_name;             // for messages about checkpoints of other runs; may be none
@@ -46,8 +46,8 @@ class OpenRun {
   void lock(const std::function<void()>& check);
   bool is_locked() const { return lock_ != nullptr; }
 
-  // At rank 0: the newest whole checkpoint, if there is any; says why newer ones are damaged, and sets them aside for it.
-  // Throws Error(usage) for one of another identity, and what find_checkpoint() does.
+  // At rank 0: the newest whole checkpoint, if there is any; says why newer ones are damaged, and sets them aside for it. Where
+  // none is whole they stay. Throws Error(usage) for one of another identity, and Error(io).
   FoundCheckpoint find_checkpoint(const std::string& identity);
   // At rank 0: Options::files.
   void write_files() const;
@@ -68,7 +68,7 @@ class OpenRun {
 
   // Seconds of training over all resumptions: those before this process, and since the clock was started.
   double elapsed() const { return earlier_seconds_ + seconds_since(started_); }
-  void add_earlier(double seconds) { earlier_seconds_ = seconds; }
+  void set_earlier(double seconds) { earlier_seconds_ = seconds; }
   void start_clock() { started_ = Clock::now(); }
 
  private:

@@ -11,7 +11,6 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
-#include "core/file.h"
 #include "run/checkpoints.h"
 #include "run/folder.h"
 #include "run/open_run.h"
@@ -314,6 +313,19 @@ RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks
   if (options.steps == 0) fail_field(ErrorKind::usage, "steps", "0; expected at least 1");
   if (options.log_every == 0) fail_field(ErrorKind::usage, "log_every", "0; expected at least 1");
   return Run(trainer, options, hooks, progress).execute();
+}
+
+void run_after(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress) {
+  run::OpenRun open(trainer.comm(), options, progress);
+  run::on_root(trainer.comm(), [&] {
+    open.lock([&] { check_run_folder(options.folder, options.resume); });
+    open.open_metrics();
+  });
+  const Json line = hooks.after([&] { open.mark(0, options.steps, false); });
+  run::on_root(trainer.comm(), [&] {
+    if (line.is_object()) open.metrics().write(line);
+    open.metrics().sync();
+  });
 }
 
 }  // namespace bitloom::train

@@ -35,7 +35,7 @@ void RunRecord::take(const Json& state) {
     if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
   }
   if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
-  open_.add_earlier(result_.seconds);
+  open_.set_earlier(result_.seconds);
 }
 
 Json RunRecord::state() const {

@@ -33,7 +33,7 @@ TEST_CASE("the program shows an emulated GPU and takes no other", "[gpu]") {
   const Outcome info = run_on_emulated_gpu(folder.path(), {"info"});
   REQUIRE(info.code == 0);
   CHECK(has(info.out, "cuda:0: emulated, 1.0 GiB of 1.0 GiB free, compute capability 8.0"));
-  CHECK(has(info.out, "float backends   cpu, ref, cuda"));
+  CHECK(has(info.out, "float backends   cpu, ref, cuda\n  kernels        "));
   write_file(folder / "text.txt", std::string(4000, 'a'));
   const Outcome other = run_on_emulated_gpu(folder.path(), two_steps("cuda:1", "run"));
   CHECK(other.code == 2);

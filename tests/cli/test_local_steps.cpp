@@ -179,6 +179,25 @@ TEST_CASE("workers of two processes each share what they learn", "[gpt][local]")
   CHECK(exchanges(folder / "one").size() == 8);
 }
 
+// Worker 1 has nothing to go on from, and waited for worker 0 to begin with the model, too.
+TEST_CASE("a job's workers begin with a model, all or none of them", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), quick_gpt("first", 4)).code == 0);
+  const auto job = [&](const std::string& out, const Args& more) {
+    return with(with(quick_gpt(out, 20), {"--exchange", "local", "--inner-steps", "5", "--init", "first"}), more);
+  };
+  const Outcome other = run_ranks(folder.path(), 2, job("other", {"--layers", "3"}));
+  CHECK(other.code == 3);
+  CHECK(has(other.err, "--init: first/model.safetensors: a net of other sizes"));
+  CHECK_FALSE(has(other.err, "MPI_ABORT"));
+  REQUIRE(run_ranks(folder.path(), 2, job("run", {})).code == 0);
+  std::filesystem::remove_all(folder / "run/workers");
+  const Outcome more = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run", "--steps", "30"});
+  INFO(more.out << more.err);
+  CHECK(more.code == 0);
+}
+
 TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {
   const TempDir folder;
   write_text(folder / "text.txt");

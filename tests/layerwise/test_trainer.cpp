@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/metrics.h"
+#include "layerwise/trained_stages.h"
 #include "tests/layerwise/small_run.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"

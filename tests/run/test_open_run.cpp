@@ -1,10 +1,13 @@
 // A run's folder while a process works on it.
 #include "run/open_run.h"
 
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "run/folder.h"
 #include "tests/support/catch.h"
@@ -93,18 +96,23 @@ TEST_CASE("a run goes on from its newest whole checkpoint, and from none of anot
   CHECK(found.path == folder / previous_checkpoint_name);
   CHECK(has(opened.told.text(), "trying the one before"));
   CHECK_FALSE(fs::exists(folder / checkpoint_name));
-  test::write_file(folder / previous_checkpoint_name, "damaged too");
+  for (const char* name : {checkpoint_name, previous_checkpoint_name}) test::write_file(folder / name, "damaged too");
   CHECK_FALSE(opened.run.find_checkpoint(own_identity).file);
-  CHECK(fs::exists(folder / previous_checkpoint_name));
+  for (const char* name : {checkpoint_name, previous_checkpoint_name}) CHECK(fs::exists(folder / name));
 }
 
 TEST_CASE("a run's clock goes on where earlier processes left it, and a stop ends a hold", "[run]") {
   const test::TempDir folder;
   Opened opened(folder.path());
   opened.run.lock([] {});
+  const double before = opened.run.elapsed();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(opened.run.elapsed() >= before + 0.02);
+  const Clock::time_point started = Clock::now();
   opened.run.start_clock();
-  opened.run.add_earlier(100);
+  opened.run.set_earlier(100);
   CHECK(opened.run.elapsed() >= 100);
+  CHECK(opened.run.elapsed() <= 100 + seconds_since(started));
   CHECK_FALSE(opened.run.is_stop_asked());
   opened.options.stop = [] { return true; };
   opened.options.hold = folder / "hold";

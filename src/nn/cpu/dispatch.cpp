@@ -1,5 +1,6 @@
 #include "core/isa.h"
 #include "nn/cpu/kernel_tables.h"
+#include "nn/engine.h"
 
 namespace bitloom::nn {
 namespace {
@@ -42,5 +43,7 @@ const VectorKernels& vector_kernels() {
   static const VectorKernels& chosen = chosen_isa_table(all_vector_kernels());
   return chosen;
 }
+
+std::string cpu_kernels() { return vector_kernels().name; }
 
 }  // namespace bitloom::nn

@@ -1,6 +1,7 @@
 #include "train/local/group_steps.h"
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
 

@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::size_t tile_side = 16;  // rows; and elements, of 32 bits, of a row
 
+// g++ 12's intrinsics do not tell the compiler which memory they read and write: all that `known` leads to.
+BITLOOM_INLINE void memory_changes(const void* known) { __asm__ volatile("" ::"r"(known) : "memory"); }
+
 // A thread's tile registers while it is here: all eight have 16 rows of 64 bytes (Intel's manual, volume 1, chapter 18).
 class TileRegisters {
  public:
@@ -27,15 +30,13 @@ class TileRegisters {
       settings.bytes_per_row[i] = tile_side * sizeof(std::uint32_t);
       settings.rows[i] = tile_side;
     }
+    memory_changes(&settings);
     _tile_loadconfig(&settings);
   }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
   ~TileRegisters() { _tile_release(); }
 };
-
-// g++ 12's intrinsics do not tell the compiler that they read and write memory.
-BITLOOM_INLINE void memory_changes() { __asm__ volatile("" ::: "memory"); }
 
 struct TileProduct : PairProduct {
   static constexpr bool has_tiles = true;
@@ -46,7 +47,7 @@ struct TileProduct : PairProduct {
                                     bool accumulate) {
     const std::size_t whole = depth / tile_side * tile_side;
     if (whole == 0) return 0;
-    memory_changes();
+    memory_changes(a);
     for (std::size_t r = 0; r < m; r += 2 * tile_side) {
       const Element* rows = a + r * a_pitch;
       for (std::size_t v = 0; v < vectors; v += 2) {
@@ -59,7 +60,7 @@ struct TileProduct : PairProduct {
         if (!two_rows && !two_vectors) multiply<false, false>(whole, rows, a_pitch, columns, b_pitch, to, c_pitch, accumulate);
       }
     }
-    memory_changes();
+    memory_changes(c);
     return whole;
   }
 
