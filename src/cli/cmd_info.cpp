@@ -102,7 +102,7 @@ int info(Session& session, std::span<const std::string> args) {
     terminal.print("  supported      {}", fmt::join(simd::supported_kernels(), ", "));
     terminal.print("  compiled in    {}", fmt::join(simd::compiled_kernels(), ", "));
     terminal.print("float backends   {}", fmt::join(nn::backends(), ", "));
-    terminal.print("  kernels        {}, beside oneDNN's", nn::cpu_kernels());
+    terminal.print("  kernels        {}", fmt::join(nn::cpu_kernels(), ", "));
     const std::vector<nn::Gpu> gpus = nn::gpus();
     print_gpus(terminal, gpus);
     terminal.print("processor        {}", cpu_model());

@@ -138,12 +138,21 @@ class TrainedCnn final : public TrainedModel {
         settings_.training.label_smoothing);
   }
 
-  // A net's description may say what some of its parameters begin with.
-  bool has_initial_values() const override { return true; }
+  // A net's description may say what some of its parameters begin with. For its test it has those of its file.
+  bool has_initial_values() const override { return !is_trained_; }
   std::unique_ptr<TensorSource> initial_values() override {
     return std::make_unique<TensorFile>(settings_.init.empty()
                                             ? models::initial_values(engine(), net_.config, data_.train, scale_, settings_.seed)
                                             : read_initial_values());
+  }
+
+  // Before there is a FloatTraining: the run has its steps, and no test. Throws Error(data) where there is nothing to test on.
+  void make_up_for_test() {
+    if (data_.test.size() == 0) {
+      fail(ErrorKind::data, "--resume: the run in {} was broken off before its test, and there are no test images now",
+           settings_.out);
+    }
+    is_trained_ = true;
   }
 
   void describe(train::RunOptions& run) override;
@@ -238,6 +247,7 @@ class TrainedCnn final : public TrainedModel {
   std::size_t micro_batch_before_;
   std::uint64_t steps_per_epoch_, steps_;
   std::unique_ptr<models::ImageBatches> batches_;
+  bool is_trained_ = false;  // by an earlier process
   std::optional<layerwise::Evaluation> tested_;
 };
 
@@ -296,7 +306,17 @@ void TrainedCnn::summarise(const train::RunResult& result) {
 // Classifies the test images by the model that was written, with test-time augmentation. Gives the metrics' line of it.
 Json TrainedCnn::test(const train::SignOfLife& alive) {
   std::optional<TensorReader> file;
-  session().on_root([&] { file = TensorReader::open(fs::path(settings_.out) / model_file, Checksum::required); });
+  session().on_root([&] {
+    const fs::path path = fs::path(settings_.out) / model_file;
+    file = TensorReader::open(path, Checksum::required);
+    TensorFile described;
+    described.metadata = file->metadata;
+    const models::CnnDescription trained = models::cnn_description_of(described, path.string());
+    if (trained.scale.mean != scale_.mean || trained.scale.deviation != scale_.deviation ||
+        trained.class_names != data_.train.class_names) {
+      fail(ErrorKind::data, "--data: {}: other images than those that {} was trained on", settings_.data.spec, path.string());
+    }
+  });
   training().trainer().load_model(file ? &*file : nullptr);
   tested_ = classify(data_.test, views(), alive, false);
   return {{"event", "test"},
@@ -326,12 +346,12 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   check_images(settings, data.train);
   const NoticeWatch notice(settings.notice_command);
   TrainedCnn model(session, settings, options, data, *threads);
-  FloatTraining training(model);
   if (is_finished(session, options, settings, model.steps(), "--epochs")) return exit_done;
   if (is_left_untested(session, options, settings, model.steps())) {
-    training.run_after();
+    model.make_up_for_test();
+    FloatTraining(model).run_after();
   } else {
-    training.run();
+    FloatTraining(model).run();
   }
   return exit_done;
 }

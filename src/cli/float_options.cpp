@@ -218,13 +218,6 @@ std::optional<std::vector<Json>> finished_metrics(const Options& options, const 
   return metrics;
 }
 
-// Prints rank 0's text everywhere; whether there is one.
-bool tell(Session& session, const std::string& roots_text) {
-  const std::string said = session.comm.broadcast_text(roots_text);
-  if (!said.empty()) session.terminal.print("{}", said);
-  return !said.empty();
-}
-
 }  // namespace
 
 bool is_finished(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps,
@@ -240,17 +233,18 @@ bool is_finished(Session& session, const Options& options, const FloatSettings& 
     }
     said += fmt::format("; more of them need a larger {}", more);
   });
-  return tell(session, said);
+  said = session.comm.broadcast_text(said);
+  if (!said.empty()) session.terminal.print("{}", said);
+  return !said.empty();
 }
 
 bool is_left_untested(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps) {
-  std::string said;
+  bool is_left = false;
   session.on_root([&] {
     const auto metrics = finished_metrics(options, settings, steps);
-    if (!metrics || !is_untested(*metrics)) return;
-    said = fmt::format("the run in {} has its steps, but was broken off before its test", settings.out);
+    is_left = metrics && is_untested(*metrics);
   });
-  return tell(session, said);
+  return session.comm.flag_any(is_left);
 }
 
 }  // namespace bitloom::cli

@@ -105,7 +105,7 @@ void print_model_and_memory(Terminal& terminal, const std::string& folder, nn::E
 // asks for more of them. Other options are the trainer's to refuse.
 bool is_finished(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps,
                  const std::string& more);
-// Whether it has them all, but not its test (is_untested()), which is said, too.
+// Whether it has them all, but not its test (is_untested()).
 bool is_left_untested(Session& session, const Options& options, const FloatSettings& settings, std::uint64_t steps);
 
 }  // namespace bitloom::cli

@@ -81,7 +81,7 @@ FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   const bool begins = model.has_initial_values() && !training_->goes_on(model.run_folder(), settings.resume);
   mpi::Comm& comm = training_->trainer().comm();
   std::unique_ptr<TensorSource> values;
-  // Where the session is several trainings, all of them end if one cannot begin.
+  // Where the session is several trainings, all of them end if one has no model to begin with.
   model.session_.comm.together([&] {
     if (begins && comm.is_root()) values = model.initial_values();
   });
@@ -126,11 +126,13 @@ void FloatTraining::run() {
 void FloatTraining::run_after() {
   Session& session = model_.session_;
   train::RunOptions options = run_options();
+  session.continuation = continuation_of(model_.traits_.kind, model_.settings_.out);
   LoggedProgress progress(session.terminal, fs::path(model_.run_folder()) / log_file);
   train::RunHooks hooks;
   model_.add_hooks(options, hooks, progress);
   train::run_after(training_->trainer(), options, hooks, progress);
   session.on_root([&] { model_.summarise({}); });
+  for (const std::string& note : model_.engine_.take_notes()) session.terminal.note(note);
 }
 
 void FloatTraining::summarise(const train::RunResult& result) {

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <cstdint>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -43,7 +45,7 @@ bool has_tiles(unsigned bit) {
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & os_saves) == 0) return false;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & (1U << bit)) == 0) return false;
   unsigned low = 0, high = 0;
-  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & tile_states) != tile_states) return false;
   static const bool may = syscall(SYS_arch_prctl, ask_permission, tile_data) == 0;
   return may;

@@ -18,9 +18,9 @@ class Backend;
 // "cuda".
 std::vector<std::string> backends();
 
-// The instruction set of the kernels that the backend "cpu" has beside oneDNN's: "amx", "avx2". Throws Error(usage) for a
-// BITLOOM_ISA that is none.
-std::string cpu_kernels();
+// Instruction sets whose kernels the backend "cpu" can have here beside oneDNN's, the best first: "amx", "avx2". BITLOOM_ISA
+// may name another than the first.
+std::vector<std::string> cpu_kernels();
 
 class Engine {
  public:

@@ -320,7 +320,9 @@ void run_after(Trainer& trainer, const RunOptions& options, const RunHooks& hook
   run::on_root(trainer.comm(), [&] {
     open.lock([&] { check_run_folder(options.folder, options.resume); });
     open.open_metrics();
+    progress.line(fmt::format("the run in {} has its steps, but was broken off before its end", options.folder.string()));
   });
+  open.mark(0, options.steps, true);
   const Json line = hooks.after([&] { open.mark(0, options.steps, false); });
   run::on_root(trainer.comm(), [&] {
     if (line.is_object()) open.metrics().write(line);

@@ -99,8 +99,8 @@ void check_run_folder(const std::filesystem::path& folder, bool resume);
 // checkpoint and model left as they were, and for a folder that was deleted meanwhile; and what Trainer::step() throws.
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
 
-// Calls RunHooks::after alone, for a run that has its result but was broken off there, and adds its line to the metrics. Throws
-// Error(usage) for a folder without a run, and Error(io).
+// Calls RunHooks::after alone, which is there, for a run that has its result but was broken off then, and adds its line to the
+// metrics. Throws Error(usage) for a folder without a run, Error(busy), Error(io), and what `after` throws.
 void run_after(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
 
 }  // namespace bitloom::train

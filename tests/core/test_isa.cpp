@@ -94,7 +94,10 @@ TEST_CASE("the CPU has the features that the system's kernel reports", "[isa]") 
                                                        {"amx-bf16", "amx_bf16"}};
   for (const auto& [feature, reported] : names) {
     INFO(feature);
-    CHECK(cpu_has(feature) == test::has(line, " " + std::string(reported) + " "));
+    const bool is_reported = test::has(line, " " + std::string(reported) + " ");
+    // Tile registers a process may be refused.
+    if (is_reported && test::has(reported, "amx")) continue;
+    CHECK(cpu_has(feature) == is_reported);
   }
 }
 #endif

@@ -44,6 +44,6 @@ const VectorKernels& vector_kernels() {
   return chosen;
 }
 
-std::string cpu_kernels() { return vector_kernels().name; }
+std::vector<std::string> cpu_kernels() { return supported_isas(all_vector_kernels()); }
 
 }  // namespace bitloom::nn

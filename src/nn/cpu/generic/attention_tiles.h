@@ -5,7 +5,7 @@
 // summed across its lanes, and for every D all vectors are full. The operands of products (matrix_product.h) are therefore
 //   along    (tokens, D / depth): A of products over D
 //   across   (tokens / depth, D): A, transposed, or B of products over tokens
-//   left     (D, tokens / depth): A of these, where a product wants it by rows (Packing::left)
+//   left     (D, tokens / depth): A of products over tokens, where these want it by rows (Packing::left)
 //   turned   (D / depth, tokens): B of products over D
 // and along = across where depth is 1.
 #pragma once

@@ -5,8 +5,8 @@
 //   A  (M, K / depth), or transposed (K / depth, M): single elements are spread over a vector
 //   B  (K / depth, N): vectors along N
 //   C  (M, N) floats
-// A Product with multiply_tiles() has instructions for whole tiles (has_tiles); A by rows and C then have rows, whatever they
-// hold, up to a multiple of 16.
+// A Product with multiply_tiles() has instructions for whole tiles (has_tiles). A by rows then has rows up to a multiple of 16,
+// whatever they hold, and so has C, which gets others there.
 #pragma once
 
 #include <cstddef>
@@ -88,6 +88,7 @@ __attribute__((noinline)) void product(std::size_t m, std::size_t vectors, std::
                                        std::size_t a_pitch, const typename P::Element* b, std::size_t b_pitch, float* c,
                                        std::size_t c_pitch, bool accumulate) {
   if constexpr (P::has_tiles && kA == Stored::by_rows) {
+    static_assert(Isa::width == 16);
     const std::size_t done = P::multiply_tiles(m, vectors, depth, a, a_pitch, b, b_pitch, c, c_pitch, accumulate);
     if (done == depth) return;
     a += done;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t tile_side = 16;  // rows; and elements, of 32 bits, of a row
 
-// g++ 12's intrinsics do not tell the compiler which memory they read and write: all that `known` leads to.
+// g++ 12's intrinsics that load do not tell the compiler which memory they read: all that `known` leads to.
 BITLOOM_INLINE void memory_changes(const void* known) { __asm__ volatile("" ::"r"(known) : "memory"); }
 
 // A thread's tile registers while it is here: all eight have 16 rows of 64 bytes (Intel's manual, volume 1, chapter 18).
