@@ -42,7 +42,11 @@ std::string cache_text() {
 std::string kernel_text() {
   const char* forced = std::getenv("BITLOOM_ISA");
   const bool is_forced = forced != nullptr && *forced != '\0';
-  return fmt::format("{} ({})", simd::kernels().name, is_forced ? "forced by BITLOOM_ISA" : "the best that this CPU supports");
+  try {
+    return fmt::format("{} ({})", simd::kernels().name, is_forced ? "forced by BITLOOM_ISA" : "the best that this CPU supports");
+  } catch (const Error& error) {  // BITLOOM_ISA may name a set of the float engine's kernels
+    return fmt::format("none: {}", error.what());
+  }
 }
 
 // Bit-MACs per second of all threads of this process together.
