@@ -43,7 +43,8 @@ std::string kernel_text() {
   const char* forced = std::getenv("BITLOOM_ISA");
   const bool is_forced = forced != nullptr && *forced != '\0';
   try {
-    return fmt::format("{} ({})", simd::kernels().name, is_forced ? "forced by BITLOOM_ISA" : "the best that this CPU supports");
+    return fmt::format("{} ({})", simd::kernels().name,
+                       is_forced ? "forced by BITLOOM_ISA" : "the best that this CPU supports");
   } catch (const Error& error) {  // BITLOOM_ISA may name a set of the float engine's kernels
     return fmt::format("none: {}", error.what());
   }

@@ -10,7 +10,8 @@
 namespace bitloom {
 
 // Whether this CPU has a feature and the operating system saves the registers it needs. Features have the names of compilers'
-// -m flags, such as avx512bw; for those of AMX the process asks the system for tile registers. Throws an internal error for one that isa.cpp does not know.
+// -m flags, such as avx512bw; for those of AMX the process asks the system for tile registers. Throws an internal error for one
+// that isa.cpp does not know.
 bool cpu_has(std::string_view feature);
 
 using HasFeature = bool (*)(std::string_view);

@@ -438,7 +438,7 @@ TEST_CASE("attention has the same bits however it is cut into tasks", "[nn][kern
     AttentionMask mask;
     std::size_t head_size;
   };
-  // Of 70 values two tiles of 32 are full, where an instruction set has tiles.
+  // 70 values fill two tiles of 32, where an instruction set has tiles, and a part of a third.
   const Shape shapes[] = {
       {AttentionMask::causal(650, 650), 20}, {AttentionMask::full(300, 600), 20}, {AttentionMask::causal(301, 301), 70}};
   for_all_tables([&]<typename V>(const ValueKernels<V>& kernels, const ValueKernels<V>&, V) {
