@@ -13,6 +13,7 @@
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/step_samples.h"
+#include "cli/transformer_training.h"
 #include "core/error.h"
 #include "core/softmax.h"
 #include "data/pairs/pair_batches.h"
@@ -74,17 +75,10 @@ class TrainedDalle final : public TrainedModel {
   train::TrainOptions train_options() const override { return settings_.make_options(); }
   std::uint64_t steps() const override { return settings_.steps; }
 
-  train::Layout layout() override {
-    train::Layout layout = settings_.layout.make_layout(grid_, net_.layers());
-    layout.recompute_stages = settings_.recompute == "stage";
-    return layout;
-  }
+  train::Layout layout() override { return layout_of(settings_, grid_, net_.layers()); }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
-    plan::FloatCluster cluster;
-    cluster.memory = memory;
-    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
-                                    settings_.enough_tokens(), DalleSettings::savers);
+    return cli::choose_micro_batch(settings_, model_, grid_, net_.layers(), share, memory);
   }
 
   std::string memory_text(std::size_t pairs) override { return cli::memory_text(memory_of(pairs)); }
@@ -118,15 +112,10 @@ class TrainedDalle final : public TrainedModel {
   void summarise(const train::RunResult& result) override;
 
  private:
-  plan::FloatOptions plan_options(std::size_t pairs) {
-    plan::FloatOptions options = planned_training(settings_, pairs);
-    settings_.layout.add_to(options, net_.layers());
-    return options;
-  }
-
   // Memory of the process that takes most.
   plan::FloatMemory memory_of(std::size_t pairs) {
-    return plan::plan_grid(model_, grid_.shape(), plan_options(pairs), plan::FloatCluster()).memory();
+    return plan::plan_grid(model_, grid_.shape(), planned_in_grid(settings_, net_.layers(), pairs), plan::FloatCluster())
+        .memory();
   }
 
   Json identity();

@@ -15,6 +15,7 @@
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/text_source.h"
+#include "cli/transformer_training.h"
 #include "core/error.h"
 #include "data/text/documents.h"
 #include "models/gpt/language_task.h"
@@ -148,21 +149,15 @@ class TrainedGpt final : public TrainedModel {
 
   train::TrainOptions train_options() const override { return settings_.make_options(); }
   std::uint64_t steps() const override { return settings_.steps; }
-  train::Layout layout() override {
-    train::Layout layout = settings_.layout.make_layout(grid_, net_.layers());
-    layout.recompute_stages = settings_.recompute == "stage";
-    return layout;
-  }
+  train::Layout layout() override { return layout_of(settings_, grid_, net_.layers()); }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
-    plan::FloatCluster cluster;
-    cluster.memory = memory;
-    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(settings_.micro_batch_of(share).value_or(0)), cluster,
-                                    settings_.enough_tokens(), GptSettings::savers);
+    return cli::choose_micro_batch(settings_, model_, grid_, net_.layers(), share, memory);
   }
 
   std::string memory_text(std::size_t sequences) override {
-    const plan::FloatPlan plan = plan::plan_grid(model_, grid_.shape(), plan_options(sequences), plan::FloatCluster());
+    const plan::FloatOptions options = planned_in_grid(settings_, net_.layers(), sequences);
+    const plan::FloatPlan plan = plan::plan_grid(model_, grid_.shape(), options, plan::FloatCluster());
     return cli::memory_text(plan.memory()) + (grid_.shape().ranks() == 1 ? "" : " (the process that takes most, about)");
   }
 
@@ -208,12 +203,6 @@ class TrainedGpt final : public TrainedModel {
     TensorReader file_;
     models::SavedParameters parameters_{file_};
   };
-
-  plan::FloatOptions plan_options(std::size_t sequences) {
-    plan::FloatOptions options = planned_training(settings_, sequences);
-    settings_.layout.add_to(options, net_.layers());
-    return options;
-  }
 
   void choose_samples(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress);
 

@@ -110,29 +110,32 @@ train::RunOptions FloatTraining::run_options() {
   return run;
 }
 
-void FloatTraining::run() {
+void FloatTraining::with_hooks(train::RunOptions& options,
+                               const std::function<void(const train::RunHooks&, ProgressSink&)>& f) {
   Session& session = model_.session_;
-  train::RunOptions options = run_options();
-  model_.announce(options.peak_operations);
   session.continuation = continuation_of(model_.traits_.kind, model_.settings_.out);
   LoggedProgress progress(session.terminal, fs::path(model_.run_folder()) / log_file);
   train::RunHooks hooks;
   model_.add_hooks(options, hooks, progress);
-  const train::RunResult result = training_->run(options, hooks, progress);
-  model_.sum_up([&] { summarise(result); });
+  f(hooks, progress);
   for (const std::string& note : model_.engine_.take_notes()) session.terminal.note(note);
 }
 
-void FloatTraining::run_after() {
-  Session& session = model_.session_;
+void FloatTraining::run() {
   train::RunOptions options = run_options();
-  session.continuation = continuation_of(model_.traits_.kind, model_.settings_.out);
-  LoggedProgress progress(session.terminal, fs::path(model_.run_folder()) / log_file);
-  train::RunHooks hooks;
-  model_.add_hooks(options, hooks, progress);
-  train::run_after(training_->trainer(), options, hooks, progress);
-  session.on_root([&] { model_.summarise({}); });
-  for (const std::string& note : model_.engine_.take_notes()) session.terminal.note(note);
+  model_.announce(options.peak_operations);
+  with_hooks(options, [&](const train::RunHooks& hooks, ProgressSink& progress) {
+    const train::RunResult result = training_->run(options, hooks, progress);
+    model_.sum_up([&] { summarise(result); });
+  });
+}
+
+void FloatTraining::run_after() {
+  train::RunOptions options = run_options();
+  with_hooks(options, [&](const train::RunHooks& hooks, ProgressSink& progress) {
+    train::run_after(training_->trainer(), options, hooks, progress);
+    model_.sum_up([&] { model_.summarise({}); });
+  });
 }
 
 void FloatTraining::summarise(const train::RunResult& result) {

@@ -120,6 +120,8 @@ class FloatTraining {
 
  private:
   train::RunOptions run_options();
+  // Calls f with the hooks of the run, between all that every process of it does before and after.
+  void with_hooks(train::RunOptions& options, const std::function<void(const train::RunHooks&, ProgressSink&)>& f);
   void summarise(const train::RunResult& result);
 
   TrainedModel& model_;

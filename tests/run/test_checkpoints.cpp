@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "run/folder.h"
+#include "tests/run/checkpoint_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
@@ -13,21 +14,15 @@
 
 using namespace bitloom;
 using namespace bitloom::run;
+using bitloom::test::file_with;
 using bitloom::test::has;
+using bitloom::test::identity;
 using bitloom::test::message_of;
 namespace fs = std::filesystem;
 
 namespace {
 
-TensorFile file_with(float value, std::size_t size = 8) {
-  TensorFile file;
-  file.put("x", {size}, std::vector<float>(size, value));
-  return file;
-}
-
 float value_of(const TensorSource& file) { return file.read("x", DType::f32, {8}).as<float>()[0]; }
-
-constexpr const char* identity = R"({"net":{"width":8},"version":"2"})";
 
 // With checkpoints 1 and 2.
 struct Run {
