@@ -10,6 +10,7 @@
 #include "cli/field_names.h"
 #include "cli/float_training.h"
 #include "cli/image_evaluation.h"
+#include "cli/local_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/shared_data.h"
@@ -28,6 +29,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::size_t most_evaluations = 20;
+// After which moving statistics have forgotten nearly all of what was before, with the momentum that nets have.
+constexpr std::uint64_t settling_steps = 16;
 
 // The options that set fields of the identity that are not called like them.
 std::string cnn_option(const std::string& field) {
@@ -58,6 +61,7 @@ Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, c
                {"seed", settings.seed},
                {"data", content_hash(train)}};
   add_quantiser(config.activation_quantiser, json);
+  if (settings.local.is_local()) json.update(settings.local.identity());
   return json;
 }
 
@@ -92,10 +96,13 @@ class TrainedCnn final : public TrainedModel {
         scale_(session.comm.together([&] { return models::fit_pixel_scale(data.train); })),
         net_(session.comm.together([&] { return config_for(settings, options, data); })),
         model_(plan::describe_cnn(net_.config, values())),
-        grid_(settings.layout.make_grid(session.comm)),
+        worker_(settings.local.is_job() ? settings.local.make_worker(session.comm) : mpi::Comm()),
+        grid_(settings.layout.make_grid(settings.local.is_job() ? worker_ : session.comm)),
         micro_batch_before_(micro_batch_before()),
         steps_per_epoch_(data.train.size() / settings.batch),
-        steps_(settings.steps != 0 ? settings.steps : steps_of(settings.training.epochs)) {}
+        steps_(settings.steps != 0 ? settings.steps : steps_of(settings.training.epochs)) {
+    if (settings.local.is_job()) settings.resume = worker_.flag_any(worker_.is_root() && settings.resume);
+  }
 
   train::TrainOptions train_options() const override { return settings_.make_options(steps_); }
   std::uint64_t steps() const override { return steps_; }
@@ -123,7 +130,7 @@ class TrainedCnn final : public TrainedModel {
     options.micro_batch = images;
     options.augment = data::parse_augment(settings_.training.augment);
     options.flip = models::parse_flip(settings_.training.flip);
-    options.seed = settings_.seed;
+    options.seed = settings_.local.stream_seed(settings_.seed);
     options.ranks = grid_.shape().data;
     batches_ = std::make_unique<models::ImageBatches>(data_.train, scale_, options);
     return std::make_unique<train::Classification>(
@@ -138,7 +145,8 @@ class TrainedCnn final : public TrainedModel {
         settings_.training.label_smoothing);
   }
 
-  // A net's description may say what some of its parameters begin with. For its test it has those of its file.
+  // A net's description may say what some of its parameters begin with. For its test it has those of its file. Workers in local
+  // steps share learned parameters only, so each works these out.
   bool has_initial_values() const override { return !is_trained_; }
   std::unique_ptr<TensorSource> initial_values() override {
     return std::make_unique<TensorFile>(settings_.init.empty()
@@ -155,9 +163,14 @@ class TrainedCnn final : public TrainedModel {
     is_trained_ = true;
   }
 
+  std::string run_folder() const override { return settings_.local.own_folder(settings_.out); }
+  // The first of a job's workers alone evaluates what all of them share.
+  bool is_first_worker() const { return settings_.local.number() == 0; }
+
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
   void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
+  void sum_up(const std::function<void()>& summary) override;
   void summarise(const train::RunResult& result) override;
 
  private:
@@ -235,6 +248,8 @@ class TrainedCnn final : public TrainedModel {
     return logits;
   }
 
+  void train_in_local_steps(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress);
+  void settle_statistics(const train::SignOfLife& alive);
   Json test(const train::SignOfLife& alive);
 
   CnnSettings& settings_;
@@ -243,15 +258,18 @@ class TrainedCnn final : public TrainedModel {
   models::PixelScale scale_;
   models::Cnn net_;
   plan::FloatModel model_;
+  mpi::Comm worker_;  // of a job in local steps
   mpi::Grid grid_;
   std::size_t micro_batch_before_;
   std::uint64_t steps_per_epoch_, steps_;
   std::unique_ptr<models::ImageBatches> batches_;
   bool is_trained_ = false;  // by an earlier process
+  bool is_moved_ = false;    // by the exchange, after its last step of its own
   std::optional<layerwise::Evaluation> tested_;
 };
 
 void TrainedCnn::describe(train::RunOptions& run) {
+  run.may_be_done = !is_first_worker();  // while the first is not
   run.may_change_steps = run.may_change_steps || options_.is_asked_for("epochs");
   if (settings_.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, run.evaluate_every);
   run.identity = identity_of(settings_, net_.config, data_.train).dump();
@@ -276,18 +294,57 @@ void TrainedCnn::announce(double peak) {
   terminal.print("{}",
                  steps_text(settings_, steps_, "images", micro_batch(), grid_.shape().data, steps_per_epoch_, engine(), peak));
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
+  if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(net_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
-void TrainedCnn::add_hooks(train::RunOptions& /*run*/, train::RunHooks& hooks, ProgressSink& /*progress*/) {
-  if (data_.validation.size() != 0) {
+void TrainedCnn::add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
+  if (data_.validation.size() != 0 && is_first_worker()) {
     hooks.evaluate = [this](const train::SignOfLife& alive) {
+      settle_statistics(alive);
       const layerwise::Evaluation found = classify(data_.validation, {.mirror = false, .shift = 0}, alive, true);
       return train::Evaluated{{found.loss * static_cast<double>(found.images), found.images}, found.accuracy()};
     };
   }
-  if (data_.test.size() != 0) hooks.after = [this](const train::SignOfLife& alive) { return test(alive); };
+  if (data_.test.size() != 0 && is_first_worker()) hooks.after = [this](const train::SignOfLife& alive) { return test(alive); };
+  if (settings_.local.is_local() && !is_trained_) train_in_local_steps(run, hooks, progress);
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, description()); };
+}
+
+void TrainedCnn::train_in_local_steps(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
+  LocalRun local{.model = {{"net", architecture_of(net_.config)}, {"data", content_hash(data_.train)}},
+                 .field_name = &cnn_option,
+                 .targets = settings_.batch,
+                 .steps = steps_,
+                 .out = settings_.out,
+                 .resume = settings_.resume};
+  const auto steps =
+      std::make_shared<LocalTraining>(session().comm, settings_.local, training().trainer(), std::move(local), progress);
+  steps->attach(run, hooks);
+  hooks.owned = steps;  // it goes before the trainer does
+  hooks.join = [this, join = hooks.join](const train::SignOfLife& alive) {
+    join(alive);
+    is_moved_ = true;
+  };
+  hooks.after_step = [this, &local = *steps, after = hooks.after_step](const train::StepReport& report,
+                                                                       const train::SignOfLife& alive) {
+    const std::uint64_t before = local.moves();
+    Json line = after(report, alive);
+    is_moved_ = local.moves() != before;
+    if (training().trainer().steps() >= steps_) settle_statistics(alive);
+    return line;
+  };
+}
+
+// Moving statistics are of this worker's own parameters, where an exchange has moved these.
+void TrainedCnn::settle_statistics(const train::SignOfLife& alive) {
+  if (std::exchange(is_moved_, false)) training().trainer().settle_statistics(settling_steps, alive);
+}
+
+void TrainedCnn::sum_up(const std::function<void()>& summary) {
+  if (!settings_.local.is_job()) return TrainedModel::sum_up(summary);
+  if (session().comm.is_root()) summary();
+  LocalTraining::wait_for_first(session().comm);
 }
 
 void TrainedCnn::summarise(const train::RunResult& result) {
@@ -306,7 +363,9 @@ void TrainedCnn::summarise(const train::RunResult& result) {
 // Classifies the test images by the model that was written, with test-time augmentation. Gives the metrics' line of it.
 Json TrainedCnn::test(const train::SignOfLife& alive) {
   std::optional<TensorReader> file;
-  session().on_root([&] {
+  mpi::Comm& comm = grid_.world();
+  comm.together([&] {
+    if (!comm.is_root()) return;
     const fs::path path = fs::path(settings_.out) / model_file;
     file = TensorReader::open(path, Checksum::required);
     TensorFile described;
@@ -333,13 +392,15 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   Options options(
       "bitloom train cnn --data SPEC [--net NAME|FILE] [--out FOLDER] [options]",
       "Trains a convolutional net of floating-point numbers to classify images, and writes it to FOLDER/model.safetensors.\n"
-      "Under mpirun the processes share the images of every step; rank 0 has the run folder.\n"
+      "Under mpirun the processes share the images of every step, or with --exchange local each trains by itself and they\n"
+      "share what they learned; each needs the images, rank 0 has the run folder.\n"
       "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train cnn --resume --out FOLDER` continues to the same result.");
   settings.declare(options);
   const NeededOption needed[] = {{"--data", settings.data.spec, "synth, or a folder of images (see --help)"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   settings.data.spec = absolute_spec(settings.data.spec);
+  settle_local(session, settings.local, settings.layout, settings);
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
   settings.check_keep(options, data.validation.size() != 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
@@ -349,7 +410,12 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   if (is_finished(session, options, settings, model.steps(), "--epochs")) return exit_done;
   if (is_left_untested(session, options, settings, model.steps())) {
     model.make_up_for_test();
-    FloatTraining(model).run_after();
+    FloatTraining training(model);
+    if (model.is_first_worker()) {
+      training.run_after();
+    } else {
+      LocalTraining::wait_for_first(session.comm);
+    }
   } else {
     FloatTraining(model).run();
   }

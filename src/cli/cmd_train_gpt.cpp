@@ -71,15 +71,6 @@ std::string gpt_option(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
-// A worker of a job is a run of its own, whose folder is new where its machine is.
-void take_own_folder(mpi::Comm& comm, GptSettings& settings) {
-  settings.out = comm.broadcast_text(settings.out);
-  if (settings.local.number() == 0 || !settings.local.is_first()) return;
-  const std::string folder = settings.local.own_folder(settings.out);
-  settings.resume = settings.resume && run::has_run(folder);
-  train::check_run_folder(folder, settings.resume);
-}
-
 // Refuses options that do not fit together, and settles where this process's run goes.
 void settle(Session& session, const Options& options, GptSettings& settings) {
   if (!fs::is_directory(settings.data) && !data::is_json_lines(settings.data) && options.is_asked_for("field")) {
@@ -95,19 +86,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
   }
   (void)settings.make_options();
   settings.data = fs::absolute(settings.data).lexically_normal().string();
-  settings.local.settle(session.comm);
-  for (const auto& [option, ways] : {std::pair("tensor", settings.layout.tensor), {"pipeline", settings.layout.pipeline}}) {
-    if (settings.local.is_local() && ways != 1) {
-      fail(ErrorKind::usage, "--{}: {} with --exchange local, whose workers are data-parallel processes; expected 1", option,
-           ways);
-    }
-  }
-  if (settings.local.is_local() && settings.layout.shard != "none") {
-    fail(ErrorKind::usage, "--shard: {} with --exchange local; expected none", settings.layout.shard);
-  }
-  if (settings.local.is_job()) {
-    session.comm.together([&] { take_own_folder(session.comm, settings); });
-  }
+  settle_local(session, settings.local, settings.layout, settings);
 }
 
 // Every process reads it; all must have the same.

@@ -103,6 +103,7 @@ void CnnSettings::declare(Options& options) {
   options.transient(true);
   layout.declare(options, false);
   options.transient(false);
+  local.declare(options);
   declare_run(options, *this);
 }
 
@@ -134,7 +135,12 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
   if (!given("schedule")) training.schedule = recipe.schedule;
   if (!given("momentum")) training.momentum = recipe.momentum;
   if (!given("label-smoothing")) training.label_smoothing = recipe.label_smoothing;
-  if (!given("lookahead")) training.lookahead = average > 0 ? 0 : recipe.lookahead;
+  if (!given("lookahead")) training.lookahead = average > 0 || local.is_local() ? 0 : recipe.lookahead;
+  if (local.is_local() && training.lookahead > 0) {
+    fail(ErrorKind::usage,
+         "--lookahead: {} with --exchange local, whose shared parameters are slow weights already; expected 0",
+         training.lookahead);
+  }
   if (!given("augment")) training.augment = recipe.augment;
   if (!given("flip")) training.flip = recipe.flip;
   check(training);

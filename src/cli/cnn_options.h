@@ -5,6 +5,7 @@
 
 #include "cli/float_options.h"
 #include "cli/layout_options.h"
+#include "cli/local_options.h"
 #include "cli/model_source.h"
 #include "models/cnn/config.h"
 #include "models/cnn/image_batches.h"
@@ -26,6 +27,7 @@ struct CnnSettings : FloatSettings {
   double average = 0;
   double clip = 0;
   LayoutSettings layout;
+  LocalSettings local;
   std::string mirror = "on";  // of the evaluation at the end
   std::size_t shift = 1;
 

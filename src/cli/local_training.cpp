@@ -6,10 +6,35 @@
 
 #include "cli/signals.h"
 #include "core/error.h"
+#include "run/folder.h"
 
 namespace bitloom::cli {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+void take_own_folder(mpi::Comm& comm, const LocalSettings& local, FloatSettings& settings) {
+  settings.out = comm.broadcast_text(settings.out);
+  if (local.number() == 0 || !local.is_first()) return;
+  const std::string folder = local.own_folder(settings.out);
+  settings.resume = settings.resume && run::has_run(folder);
+  train::check_run_folder(folder, settings.resume);
+}
+
+}  // namespace
+
+void settle_local(Session& session, LocalSettings& local, const LayoutSettings& layout, FloatSettings& settings) {
+  local.settle(session.comm);
+  if (!local.is_local()) return;
+  for (const auto& [option, ways] : {std::pair("tensor", layout.tensor), {"pipeline", layout.pipeline}}) {
+    if (ways == 1) continue;
+    fail(ErrorKind::usage, "--{}: {} with --exchange local, whose workers are data-parallel processes; expected 1", option,
+         ways);
+  }
+  if (layout.shard != "none") fail(ErrorKind::usage, "--shard: {} with --exchange local; expected none", layout.shard);
+  if (local.is_job()) session.comm.together([&] { take_own_folder(session.comm, local, settings); });
+}
 
 LocalTraining::LocalTraining(mpi::Comm& comm, const LocalSettings& settings, train::Trainer& trainer, LocalRun run,
                              ProgressSink& progress)

@@ -350,6 +350,18 @@ StepReport Trainer::step() {
   return report;
 }
 
+void Trainer::settle_statistics(std::uint64_t steps, const std::function<void()>& alive) {
+  if (buffers_.empty()) return;
+  for (std::uint64_t i = 0; i < steps; ++i) {
+    nn::clear_gradients(engine_, parameters_);
+    nn::Pass pass = make_pass(step_ + i);
+    (void)pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), 1);
+    sum_statistics();
+    task_.net().end_step(pass, true, static_cast<std::size_t>(grid_->shape().data));
+    alive();
+  }
+}
+
 void Trainer::step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks) {
   const double share = options_.rate.peak > 0 ? report.rate / options_.rate.peak : 0;
   if (!scales_) return optimizer_->step(report.rate, share, unscale, report.gradient_norm);

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "core/metrics.h"
 #include "tests/cli/gpt_run.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
+#include "tests/support/events.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 
@@ -24,14 +24,6 @@ Args worker(const std::string& name, int steps, const Args& more = {}) {
   return with(with(quick_gpt(name, steps), {"--exchange", "local", "--through", "shared", "--worker", name, "--inner-steps",
                                             "5", "--sent-share", "0.2", "--deadline", "300", "--keep", "last"}),
               more);
-}
-
-std::vector<nlohmann::json> exchanges(const std::filesystem::path& run) {
-  std::vector<nlohmann::json> found;
-  for (const nlohmann::json& line : read_metrics(run / "metrics.jsonl")) {
-    if (line["event"] == "exchange") found.push_back(line);
-  }
-  return found;
 }
 
 }  // namespace
@@ -48,8 +40,8 @@ TEST_CASE("workers with a folder in common end with one model", "[gpt][local]") 
     CHECK(has(outcome.out, "waiting until 2 workers are there"));
   }
   CHECK(same_tensors(folder / "a/model.safetensors", folder / "b/model.safetensors"));
-  REQUIRE(exchanges(folder / "a").size() == 40);
-  for (const nlohmann::json& line : exchanges(folder / "a")) CHECK(line["workers"] == 2);
+  REQUIRE(lines_of(folder / "a", "exchange").size() == 40);
+  for (const nlohmann::json& line : lines_of(folder / "a", "exchange")) CHECK(line["workers"] == 2);
   // The shared folder has room for two states, and no more messages than these need.
   CHECK(std::distance(std::filesystem::directory_iterator(folder / "shared/states"), {}) == 2);
   const Outcome report = run_program(folder.path(), {"report", "a"});
@@ -99,7 +91,7 @@ TEST_CASE("a worker that stops alone goes on as if it had not", "[gpt][local]") 
   INFO(again.out << again.err);
   REQUIRE(again.code == 0);
   CHECK(has(again.out, "going on from step 1"));
-  CHECK(exchanges(folder / "a").size() == 8);
+  CHECK(lines_of(folder / "a", "exchange").size() == 8);
 }
 
 TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][local]") {
@@ -130,7 +122,7 @@ TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][
   REQUIRE(others.size() == 2);
   CHECK(same_tensors(folder / "run/model.safetensors", others[0] / "model.safetensors"));
   CHECK_FALSE(std::filesystem::exists(others[1] / "model.safetensors"));
-  const std::vector<nlohmann::json> lines = exchanges(folder / "run");
+  const std::vector<nlohmann::json> lines = lines_of(folder / "run", "exchange");
   REQUIRE(lines.size() == 8);
   for (std::size_t i = 0; i < lines.size(); ++i) CHECK(lines[i]["workers"] == (i < 2 ? 3 : 2));
   // One that was there before: in no run's way.
@@ -154,8 +146,8 @@ TEST_CASE("workers of two processes each share what they learn", "[gpt][local]")
       run_ranks(folder.path(), 4, with(with(quick_gpt("run", 40), more), {"--quorum", "1", "--ranks-per-worker", "2"}));
   INFO(job.out << job.err);
   REQUIRE(job.code == 0);
-  for (const nlohmann::json& line : exchanges(folder / "run")) CHECK(line["workers"] == 2);
-  CHECK(exchanges(folder / "run").size() == 8);
+  for (const nlohmann::json& line : lines_of(folder / "run", "exchange")) CHECK(line["workers"] == 2);
+  CHECK(lines_of(folder / "run", "exchange").size() == 8);
   const auto other = std::filesystem::directory_iterator(folder / "run/workers")->path();
   CHECK(same_tensors(folder / "run/model.safetensors", other / "model.safetensors"));
   const Outcome odd = run_ranks(folder.path(), 3, with(with(quick_gpt("odd", 40), more), {"--ranks-per-worker", "2"}));
@@ -176,7 +168,7 @@ TEST_CASE("workers of two processes each share what they learn", "[gpt][local]")
   const Outcome again = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "one"});
   INFO(again.out << again.err);
   REQUIRE(again.code == 0);
-  CHECK(exchanges(folder / "one").size() == 8);
+  CHECK(lines_of(folder / "one", "exchange").size() == 8);
 }
 
 // Worker 1 has nothing to go on from, and waited for worker 0 to begin with the model, too.

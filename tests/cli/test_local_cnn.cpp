@@ -1,0 +1,158 @@
+// bitloom train cnn --exchange local: nets with batch norm, whose moving statistics each worker has for itself.
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "core/metrics.h"
+#include "core/safetensors.h"
+#include "tests/cli/program.h"
+#include "tests/support/catch.h"
+#include "tests/support/events.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+namespace {
+
+Args local_cnn(const std::string& out, const Args& more = {}) {
+  const Args common = {"train",
+                       "cnn",
+                       "--data",
+                       "synth",
+                       "--net",
+                       "tiny",
+                       "--max-train",
+                       "2400",
+                       "--max-test",
+                       "200",
+                       "--validation",
+                       "100",
+                       "--batch",
+                       "40",
+                       "--steps",
+                       "120",
+                       "--evaluate-every",
+                       "20",
+                       "--exchange",
+                       "local",
+                       "--inner-steps",
+                       "20",
+                       "--sent-share",
+                       "0.5",
+                       "--value-bits",
+                       "8",
+                       "--out"};
+  return with(with(common, {out}), more);
+}
+
+// Compares parameters alone, not moving statistics.
+bool same_parameters(const std::filesystem::path& a, const std::filesystem::path& b) {
+  TensorFile first = TensorFile::load(a), second = TensorFile::load(b);
+  for (TensorFile* file : {&first, &second}) {
+    std::erase_if(file->tensors, [](const auto& each) { return each.first.find(".moving_") != std::string::npos; });
+  }
+  return !first.tensors.empty() && std::ranges::equal(first.tensors, second.tensors, [](const auto& x, const auto& y) {
+    return x.first == y.first && std::ranges::equal(x.second.bytes.span(), y.second.bytes.span());
+  });
+}
+
+}  // namespace
+
+TEST_CASE("workers train one convolutional net through a folder", "[cnn][local]") {
+  const TempDir folder;
+  const auto worker = [](const std::string& name) {
+    return local_cnn(name, {"--through", "shared", "--worker", name, "--workers", "2", "--deadline", "300"});
+  };
+  Background a(folder.path(), worker("a"));
+  Background b(folder.path(), worker("b"));
+  for (Background* each : {&a, &b}) {
+    const Outcome outcome = each->wait();
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    CHECK(has(outcome.out, "local steps: worker "));
+    CHECK(has(outcome.out, "test accuracy"));
+  }
+  CHECK(same_parameters(folder / "a/model.safetensors", folder / "b/model.safetensors"));
+  CHECK_FALSE(same_tensors(folder / "a/model.safetensors", folder / "b/model.safetensors"));
+  const std::vector<nlohmann::json> exchanges = lines_of(folder / "a", "exchange");
+  REQUIRE(exchanges.size() == 6);
+  for (const nlohmann::json& line : exchanges) CHECK(line["workers"] == 2);
+  // Each saw images of its own, and both models are good, whose statistics come from those.
+  CHECK(lines_of(folder / "a", "result").at(0)["training_loss"] != lines_of(folder / "b", "result").at(0)["training_loss"]);
+  for (const char* run : {"a", "b"}) CHECK(lines_of(folder / run, "test").at(0)["accuracy"].get<double>() > 0.3);
+  const Outcome other = run_program(folder.path(), local_cnn("c", {"--through", "shared", "--split-seed", "2"}));
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "workers there train otherwise"));
+  CHECK(has(other.err, "the training images' content"));
+}
+
+TEST_CASE("a job trains a convolutional net in local steps, stops, and goes on with fewer", "[cnn][local][mpi]") {
+  const TempDir folder;
+  const Args job = local_cnn("run", {"--quorum", "1"});
+  {
+    const Hold hold(folder.path(), 33);
+    Background stopped(folder.path(), with(job, Hold::option()), 3);
+    REQUIRE(stopped.wait_for("step 20/120"));
+    kill(stopped.rank(1), SIGTERM);  // the others hear of it
+    const Outcome outcome = stopped.wait();
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 4);
+    CHECK(has(outcome.err, "bitloom train cnn --resume --out run"));
+    hold.release();
+  }
+  const Args resume = {"train", "cnn", "--resume", "--out", "run"};
+  const Outcome again = run_ranks(folder.path(), 2, resume);
+  INFO(again.out << again.err);
+  REQUIRE(again.code == 0);
+  CHECK(has(again.out, "joins the 2 workers of this job after round 1"));
+  CHECK(has(again.out, "test accuracy"));
+  const std::vector<nlohmann::json> exchanges = lines_of(folder / "run", "exchange");
+  REQUIRE(exchanges.size() == 6);
+  for (std::size_t i = 0; i < exchanges.size(); ++i) CHECK(exchanges[i]["workers"] == (i < 1 ? 3 : 2));
+  const std::string tested = lines_of(folder / "run", "test").at(0).at("accuracy").dump();
+  const Outcome done = run_ranks(folder.path(), 2, resume);
+  CHECK(done.code == 0);
+  CHECK(has(done.out, "is finished"));
+  // As it is after a kill in the last test.
+  std::string left;
+  for (const nlohmann::json& line : read_metrics(folder / "run/metrics.jsonl")) {
+    if (line["event"] != "test") left += line.dump() + "\n";
+  }
+  write_file(folder / "run/metrics.jsonl", left);
+  const Outcome untested = run_ranks(folder.path(), 2, resume);
+  INFO(untested.out << untested.err);
+  CHECK(untested.code == 0);
+  CHECK(lines_of(folder / "run", "test").at(0).at("accuracy").dump() == tested);
+}
+
+TEST_CASE("processes of one worker share the statistics of a convolutional net", "[cnn][local][mpi]") {
+  const TempDir folder;
+  const Outcome pairs = run_ranks(folder.path(), 4, local_cnn("run", {"--ranks-per-worker", "2"}));
+  INFO(pairs.out << pairs.err);
+  REQUIRE(pairs.code == 0);
+  CHECK(has(pairs.out, "joins the 2 workers of this job"));
+  CHECK(lines_of(folder / "run", "test").at(0)["accuracy"].get<double>() > 0.3);
+}
+
+TEST_CASE("local steps of a convolutional net refuse what does not go with them", "[cnn][local]") {
+  const TempDir folder;
+  const auto error = [&](const Args& more) {
+    const Outcome outcome = run_program(folder.path(), local_cnn("run", more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_FALSE(std::filesystem::exists(folder / "run/metrics.jsonl"));
+    return outcome.err;
+  };
+  CHECK(has(error({}), "--through: missing; expected the folder that workers share"));
+  const Args through = {"--through", "shared"};
+  CHECK(has(error(with(through, {"--lookahead", "5"})), "--lookahead: 5 with --exchange local"));
+  CHECK(has(error(with(through, {"--pipeline", "2"})), "--pipeline: 2 with --exchange local"));
+  CHECK(has(error(with(through, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));
+  CHECK(has(error(with(through, {"--fragments", "3"})), "--fragments: 3; expected a divisor of --inner-steps, 20"));
+}
