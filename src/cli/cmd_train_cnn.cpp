@@ -118,8 +118,7 @@ class TrainedCnn final : public TrainedModel {
     }
     plan::FloatCluster cluster;
     cluster.memory = memory;
-    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(images), cluster, share,
-                                    "`activation_bits` 3, `dtype` bf16 or a smaller net take less");
+    return plan::choose_micro_batch(model_, grid_.shape(), plan_options(images), cluster, share, CnnSettings::savers);
   }
 
   std::string memory_text(std::size_t images) override { return cli::memory_text(memory_of(images)); }

@@ -24,7 +24,7 @@ void declare_net(Options& options, CnnSettings& settings) {
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
-void declare_training(Options& options, CnnSettings& settings) {
+void declare_recipe(Options& options, CnnSettings& settings) {
   models::CnnTraining& training = settings.training;
   options.group("Training (the net's description says what is not given)");
   options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true);
@@ -99,12 +99,17 @@ void CnnSettings::declare(Options& options) {
   declare_net(options, *this);
   options.group("Data");
   data.declare(options);
-  declare_training(options, *this);
+  declare_recipe(options, *this);
   options.transient(true);
   layout.declare(options, false);
   options.transient(false);
   local.declare(options);
   declare_run(options, *this);
+}
+
+void CnnSettings::declare_training(Options& options) {
+  declare_net(options, *this);
+  declare_recipe(options, *this);
 }
 
 models::CnnConfig CnnSettings::make_config(const Options& options) {

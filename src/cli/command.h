@@ -91,6 +91,7 @@ int verify(Session& session, std::span<const std::string> args);
 int info(Session& session, std::span<const std::string> args);
 int launch(Session& session, std::span<const std::string> args);
 int plan(Session& session, std::span<const std::string> args);
+int plan_cnn(Session& session, std::span<const std::string> args);
 int plan_dalle(Session& session, std::span<const std::string> args);
 int plan_gpt(Session& session, std::span<const std::string> args);
 int plan_shape(Session& session, std::span<const std::string> args);

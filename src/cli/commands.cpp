@@ -32,6 +32,7 @@ constexpr Command table_of_commands[] = {
     {"info", "", "show what this machine offers and what Bitloom makes of it", &info},
     {"launch", "", "keep a training run going on machines that may vanish", &launch},
     {"plan", "", "what a training run needs on given hosts and links, before any is rented", &plan},
+    {"plan", "cnn", "the memory and operations that training a convolutional net takes", &plan_cnn},
     {"plan", "dalle", "the memory and operations that training a text-to-image transformer takes", &plan_dalle},
     {"plan", "gpt", "the memory and operations that training a GPT takes", &plan_gpt},
     {"plan", "shape", "what training a model of the papers takes on a cluster", &plan_shape},

@@ -131,12 +131,15 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
     terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
   }
   nlohmann::json compressions = nlohmann::json::array(), local_steps = nlohmann::json::array();
-  if (settings.has_compression && settings.compress_rank == 0 && options.shard == train::ShardLevel::none) {
+  if ((settings.has_compression || settings.has_local_steps) && settings.compress_rank == 0 &&
+      options.shard == train::ShardLevel::none) {
     const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
-    if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
-    for (const plan::CompressionPlan& each : compared) {
-      compressions.push_back(to_json(each.plan, model, options.batch));
-      compressions.back()["compress_rank"] = each.rank;
+    if (settings.has_compression) {
+      if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
+      for (const plan::CompressionPlan& each : compared) {
+        compressions.push_back(to_json(each.plan, model, options.batch));
+        compressions.back()["compress_rank"] = each.rank;
+      }
     }
     if (!compared.empty() && settings.has_local_steps) {
       const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), compared.front().plan, cluster);

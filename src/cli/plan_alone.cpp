@@ -29,8 +29,8 @@ Json memory_json(const plan::FloatMemory& memory) {
           {"checkpoint", memory.checkpoint}};
 }
 
-plan::FloatMemory memory_with(const AlonePlan& plan, const plan::FloatOptions& training) {
-  return plan::plan_grid(plan.model, {}, training, plan::FloatCluster()).memory();
+plan::FloatMemory memory_with(const plan::FloatModel& model, const plan::FloatOptions& training) {
+  return plan::plan_grid(model, {}, training, plan::FloatCluster()).memory();
 }
 
 // Prints a row for each way and gives them as JSON.
@@ -42,13 +42,15 @@ Json compare_savings(Terminal& terminal, const AlonePlan& plan) {
   std::uint64_t plain = 0;
   Json rows = Json::array();
   for (const Saving& saving : savings) {
+    if (saving.recompute != plan::Recompute::none && !plan.has_recompute) continue;
     plan::FloatOptions changed = plan.training;
     changed.activation_bits = saving.bits;
     changed.activation_quantiser = nn::Quantiser::few_bit;
     changed.recompute = saving.recompute;
+    const plan::FloatModel model = plan.with_bits ? plan.with_bits(saving.bits) : plan.model;
     const auto memory_of = [&](std::size_t examples) {
       changed.batch = changed.micro_batch = examples;
-      return memory_with(plan, changed);
+      return memory_with(model, changed);
     };
     const std::uint64_t stash = memory_of(1).stash;
     if (plain == 0) plain = stash;
@@ -71,7 +73,7 @@ Json plan_alone(Terminal& terminal, const AlonePlan& plan) {
   cluster.memory = plan.limit;
   plan::FloatOptions training = plan.training;
   training.micro_batch = plan::choose_micro_batch(plan.model, {}, training, cluster, plan.enough, plan.savers);
-  const plan::FloatMemory memory = memory_with(plan, training);
+  const plan::FloatMemory memory = memory_with(plan.model, training);
   terminal.print("\nmemory, in {}, with {} of {} {}s at once:", plan.values, training.micro_batch, training.batch,
                  plan.model.example);
   const auto row = [&](const char* name, std::uint64_t bytes) { terminal.print("  {:<24}{:>14}", name, format_bytes(bytes)); };

@@ -1,4 +1,4 @@
-// Needs of training a transformer in one process, as `plan gpt` and `plan dalle` show them.
+// Needs of training a float net in one process, as `plan gpt`, `plan dalle` and `plan cnn` show them.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,9 @@ struct AlonePlan {
   std::string savers;           // fields that take less memory
   // Share of what is kept that is saved by keeping `bits` of activations, as Novikov et al. 2022 count it; may be none.
   std::function<double(unsigned bits)> paper_saving;
+  bool has_recompute = true;  // whether there are blocks that can be computed again
+  // The model that keeps `bits` of activations, where the description of its layers says that; else the training's do.
+  std::function<plan::FloatModel(unsigned bits)> with_bits = {};
 };
 
 // Prints memory, and the ways to keep less of it for the backward pass, and gives them as JSON. Throws Error(usage) where not
