@@ -111,6 +111,16 @@ Division division_of(const LayoutSettings& layout, std::size_t batch, std::size_
   return division;
 }
 
+// Workers of a job in local steps do not divide the batch.
+Division division_of(const LayoutSettings& layout, const LocalSettings& local, std::size_t batch, std::size_t micro_batch) {
+  Division division = division_of(layout, local.is_job() ? 0 : batch, micro_batch);
+  if (local.ranks_per_worker > 1) {
+    division.processes *= local.ranks_per_worker;
+    division.group = division.least();
+  }
+  return division;
+}
+
 // The number that --micro-batch gives, if it is not auto.
 std::size_t given_or(const std::string& micro_batch, std::size_t otherwise) {
   const std::optional<std::int64_t> given = parse_int(micro_batch);
@@ -122,13 +132,7 @@ Division division_of_gpt(Arguments program, const fs::path& folder) {
   Options options("bitloom train gpt", "");
   settings.declare(options, true);
   if (!read_program(options, program, folder)) return {};
-  Division division =
-      division_of(settings.layout, settings.local.is_job() ? 0 : settings.batch, given_or(settings.micro_batch, 1));
-  if (settings.local.ranks_per_worker > 1) {
-    division.processes *= settings.local.ranks_per_worker;
-    division.group = division.least();
-  }
-  return division;
+  return division_of(settings.layout, settings.local, settings.batch, given_or(settings.micro_batch, 1));
 }
 
 // A run keeps the micro-batch that it began with, for batch norm's sake.
@@ -139,7 +143,7 @@ Division division_of_cnn(Arguments program, const fs::path& folder) {
   if (!read_program(options, program, folder)) return {};
   settings.make_config(options);
   const std::size_t before = std::max<std::size_t>(1, micro_batch_of_run(folder, settings.batch));
-  return division_of(settings.layout, settings.batch, given_or(settings.micro_batch, before));
+  return division_of(settings.layout, settings.local, settings.batch, given_or(settings.micro_batch, before));
 }
 
 Division division_of_dalle(Arguments program, const fs::path& folder) {

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::size_t most_evaluations = 20;
-// After which moving statistics have forgotten nearly all of what was before, with the momentum that nets have.
-constexpr std::uint64_t settling_steps = 16;
+// Mini-batches that moving statistics are taken from, where a worker's own are of other parameters.
+constexpr std::uint64_t settling_steps = 8;
 
 // The options that set fields of the identity that are not called like them.
 std::string cnn_option(const std::string& field) {
@@ -144,9 +144,9 @@ class TrainedCnn final : public TrainedModel {
         settings_.training.label_smoothing);
   }
 
-  // A net's description may say what some of its parameters begin with. For its test it has those of its file. Workers in local
-  // steps share learned parameters only, so each works these out.
-  bool has_initial_values() const override { return !is_trained_; }
+  // A net's description may say what some of its parameters begin with. For its test it has those of its file. Workers of a job
+  // take over the first one's when they join.
+  bool has_initial_values() const override { return !is_trained_ && is_first_worker(); }
   std::unique_ptr<TensorSource> initial_values() override {
     return std::make_unique<TensorFile>(settings_.init.empty()
                                             ? models::initial_values(engine(), net_.config, data_.train, scale_, settings_.seed)
@@ -262,8 +262,8 @@ class TrainedCnn final : public TrainedModel {
   std::size_t micro_batch_before_;
   std::uint64_t steps_per_epoch_, steps_;
   std::unique_ptr<models::ImageBatches> batches_;
-  bool is_trained_ = false;  // by an earlier process
-  bool is_moved_ = false;    // by the exchange, after its last step of its own
+  bool is_trained_ = false;                  // by an earlier process
+  std::optional<std::uint64_t> settled_at_;  // number of steps when statistics were taken
   std::optional<layerwise::Evaluation> tested_;
 };
 
@@ -300,7 +300,7 @@ void TrainedCnn::announce(double peak) {
 void TrainedCnn::add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
   if (data_.validation.size() != 0 && is_first_worker()) {
     hooks.evaluate = [this](const train::SignOfLife& alive) {
-      settle_statistics(alive);
+      if (settings_.local.is_local()) settle_statistics(alive);
       const layerwise::Evaluation found = classify(data_.validation, {.mirror = false, .shift = 0}, alive, true);
       return train::Evaluated{{found.loss * static_cast<double>(found.images), found.images}, found.accuracy()};
     };
@@ -323,21 +323,21 @@ void TrainedCnn::train_in_local_steps(train::RunOptions& run, train::RunHooks& h
   hooks.owned = steps;  // it goes before the trainer does
   hooks.join = [this, join = hooks.join](const train::SignOfLife& alive) {
     join(alive);
-    is_moved_ = true;
+    if (training().trainer().steps() >= steps_) settle_statistics(alive);
   };
-  hooks.after_step = [this, &local = *steps, after = hooks.after_step](const train::StepReport& report,
-                                                                       const train::SignOfLife& alive) {
-    const std::uint64_t before = local.moves();
+  hooks.after_step = [this, after = hooks.after_step](const train::StepReport& report, const train::SignOfLife& alive) {
     Json line = after(report, alive);
-    is_moved_ = local.moves() != before;
     if (training().trainer().steps() >= steps_) settle_statistics(alive);
     return line;
   };
 }
 
-// Moving statistics are of this worker's own parameters, where an exchange has moved these.
+// Moving statistics are of the parameters that this worker has had, which the exchange moves.
 void TrainedCnn::settle_statistics(const train::SignOfLife& alive) {
-  if (std::exchange(is_moved_, false)) training().trainer().settle_statistics(settling_steps, alive);
+  train::Trainer& trainer = training().trainer();
+  if (settled_at_ == trainer.steps()) return;
+  trainer.settle_statistics(settling_steps, alive);
+  settled_at_ = trainer.steps();
 }
 
 void TrainedCnn::sum_up(const std::function<void()>& summary) {
@@ -399,7 +399,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   settings.data.spec = absolute_spec(settings.data.spec);
-  settle_local(session, settings.local, settings.layout, settings);
+  settle_local(session, settings.local, settings.layout, settings.average, settings);
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
   settings.check_keep(options, data.validation.size() != 0);
   settings.data.validation = fmt::format("{}", data.validation.size());

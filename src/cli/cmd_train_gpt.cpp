@@ -21,7 +21,6 @@
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
 #include "plan/float_grids.h"
-#include "run/folder.h"
 #include "train/parallel/tensor.h"
 
 namespace bitloom::cli {
@@ -86,7 +85,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
   }
   (void)settings.make_options();
   settings.data = fs::absolute(settings.data).lexically_normal().string();
-  settle_local(session, settings.local, settings.layout, settings);
+  settle_local(session, settings.local, settings.layout, settings.make_options().optimizer.average, settings);
 }
 
 // Every process reads it; all must have the same.

@@ -24,13 +24,18 @@ void take_own_folder(mpi::Comm& comm, const LocalSettings& local, FloatSettings&
 
 }  // namespace
 
-void settle_local(Session& session, LocalSettings& local, const LayoutSettings& layout, FloatSettings& settings) {
+void settle_local(Session& session, LocalSettings& local, const LayoutSettings& layout, double average,
+                  FloatSettings& settings) {
   local.settle(session.comm);
   if (!local.is_local()) return;
   for (const auto& [option, ways] : {std::pair("tensor", layout.tensor), {"pipeline", layout.pipeline}}) {
     if (ways == 1) continue;
     fail(ErrorKind::usage, "--{}: {} with --exchange local, whose workers are data-parallel processes; expected 1", option,
          ways);
+  }
+  if (average > 0) {
+    fail(ErrorKind::usage, "--average: {} with --exchange local, whose shared parameters are a mean already; expected 0",
+         average);
   }
   if (layout.shard != "none") fail(ErrorKind::usage, "--shard: {} with --exchange local; expected none", layout.shard);
   if (local.is_job()) session.comm.together([&] { take_own_folder(session.comm, local, settings); });

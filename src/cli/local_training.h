@@ -29,10 +29,11 @@ struct LocalRun {
   bool resume = false;      // whether this worker's run goes on
 };
 
-// Collective: names this process's worker, and refuses layouts that workers cannot have. A worker of a job is a run of its own,
-// whose folder is new where its machine is: settings get the job's folder, and whether this worker's own run goes on. Throws
-// Error(usage).
-void settle_local(Session& session, LocalSettings& local, const LayoutSettings& layout, FloatSettings& settings);
+// Collective: names this process's worker, and refuses what workers cannot have, layouts and averages. A worker of a job is a
+// run of its own, whose folder is new where its machine is: settings get the job's folder, and whether this worker's own run
+// goes on. Throws Error(usage).
+void settle_local(Session& session, LocalSettings& local, const LayoutSettings& layout, double average,
+                  FloatSettings& settings);
 
 class LocalTraining {
  public:
@@ -41,9 +42,6 @@ class LocalTraining {
 
   // This outlives the run.
   void attach(train::RunOptions& options, train::RunHooks& hooks);
-
-  // How often it has moved the trainer's parameters.
-  std::uint64_t moves() const { return group_->moves(); }
 
   // At the end of a job, when its first process has done what it does alone: the others wait for it, however long that takes.
   static void wait_for_first(mpi::Comm& comm);

@@ -42,6 +42,9 @@ struct Pass {
   // Called in the backward pass of the last micro-batch when nothing more will be added to a parameter's gradient in the step.
   std::function<void(Parameter&)> on_gradient = {};
 
+  // That of moving statistics, in place of the layers' own.
+  std::optional<double> statistics_momentum = {};
+
   const BranchScales* branch_scales = nullptr;  // none: gradients in branches are as those around them
 
   // Layers that have a loss of their own besides the task's: backward adds its gradient times loss_scale, forward hands its

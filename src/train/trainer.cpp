@@ -352,12 +352,15 @@ StepReport Trainer::step() {
 
 void Trainer::settle_statistics(std::uint64_t steps, const std::function<void()>& alive) {
   if (buffers_.empty()) return;
+  std::uint64_t counted = 0;
   for (std::uint64_t i = 0; i < steps; ++i) {
-    nn::clear_gradients(engine_, parameters_);
     nn::Pass pass = make_pass(step_ + i);
-    (void)pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), 1);
+    pass.statistics_momentum = 1 / static_cast<double>(counted + 1);
+    const Loss loss = sum_over_grid(pipeline_->evaluate(pass, own_micro_batches(0, options_.micro_batches)));
     sum_statistics();
-    task_.net().end_step(pass, true, static_cast<std::size_t>(grid_->shape().data));
+    const bool counts = std::isfinite(loss.sum);
+    task_.net().end_step(pass, counts, static_cast<std::size_t>(grid_->shape().data));
+    counted += counts ? 1 : 0;
     alive();
   }
 }
@@ -425,7 +428,9 @@ Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t co
     const bool gathers = sharding_ && sharding_->level() == ShardLevel::parameters;
     const std::size_t uncounted = gathers && own.size() < (count + ranks - 1) / ranks ? 1 : 0;
     if (uncounted > 0) own.push_back(first);
-    if (!own.empty()) loss = pipeline_->evaluate(make_pass(step), own, uncounted);
+    nn::Pass pass = make_pass(step);
+    pass.training = false;
+    if (!own.empty()) loss = pipeline_->evaluate(pass, own, uncounted);
   });
   return sum_over_grid(loss);
 }

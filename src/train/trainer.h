@@ -122,8 +122,8 @@ class Trainer {
   // `f`, if any, is called after every pass of a micro-batch through layers: a sign of life.
   void on_micro_batch(std::function<void()> f);
 
-  // Moving statistics of batch norms as so many steps from the next one on would leave them, but for parameters that stay: for
-  // parameters that were moved from outside. Where no parameters are sharded.
+  // Takes the moving statistics of batch norms anew, as the mean of those of the next steps' mini-batches, whatever they were:
+  // for parameters that were moved from outside. Where no parameters are sharded.
   void settle_statistics(std::uint64_t steps, const std::function<void()>& alive);
 
   // Before the first step: processes that have the same elements take over those of the first, tensor by tensor; the last bits

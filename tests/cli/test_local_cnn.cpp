@@ -1,5 +1,6 @@
 // bitloom train cnn --exchange local: nets with batch norm, whose moving statistics each worker has for itself.
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -83,18 +84,60 @@ TEST_CASE("workers train one convolutional net through a folder", "[cnn][local]"
   const std::vector<nlohmann::json> exchanges = lines_of(folder / "a", "exchange");
   REQUIRE(exchanges.size() == 6);
   for (const nlohmann::json& line : exchanges) CHECK(line["workers"] == 2);
-  // Each saw images of its own, and both models are good, whose statistics come from those.
+  // Each saw images of its own.
   CHECK(lines_of(folder / "a", "result").at(0)["training_loss"] != lines_of(folder / "b", "result").at(0)["training_loss"]);
-  for (const char* run : {"a", "b"}) CHECK(lines_of(folder / run, "test").at(0)["accuracy"].get<double>() > 0.3);
+  const double accuracy = lines_of(folder / "a", "test").at(0)["accuracy"];
+  CHECK(accuracy > 0.3);
+  // One that comes when all is done has the same parameters, and takes its statistics from images alone.
+  const Outcome late = run_program(folder.path(), local_cnn("late", {"--through", "shared", "--validation", "0"}));
+  CHECK(late.code == 2);  // other images
+  const Outcome last = run_program(folder.path(), with(worker("last"), {"--evaluate-every", "1000"}));
+  REQUIRE(last.code == 0);
+  CHECK(same_parameters(folder / "a/model.safetensors", folder / "last/model.safetensors"));
+  CHECK(std::abs(lines_of(folder / "last", "test").at(0)["accuracy"].get<double>() - accuracy) < 0.1);
   const Outcome other = run_program(folder.path(), local_cnn("c", {"--through", "shared", "--split-seed", "2"}));
   CHECK(other.code == 2);
   CHECK(has(other.err, "workers there train otherwise"));
   CHECK(has(other.err, "the training images' content"));
 }
 
+TEST_CASE("moving statistics are of the shared parameters, without validation images, too", "[cnn][local]") {
+  const TempDir folder;
+  // Next to nothing of what the worker learned arrives in the shared parameters: they stay what they were, whose loss is that
+  // of chance; under statistics of the worker's own it would be far above.
+  const Outcome outcome = run_program(folder.path(), local_cnn("a", {"--through", "shared", "--inner-steps", "120",
+                                                                     "--sent-share", "0.001", "--validation", "0"}));
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  const double loss = lines_of(folder / "a", "test").at(0)["loss"];
+  CHECK(loss < 2.5);
+  const Outcome last = run_program(folder.path(), local_cnn("b", {"--through", "shared", "--inner-steps", "120", "--sent-share",
+                                                                  "0.001", "--validation", "0"}));
+  REQUIRE(last.code == 0);
+  CHECK(same_parameters(folder / "a/model.safetensors", folder / "b/model.safetensors"));
+  CHECK(std::abs(lines_of(folder / "b", "test").at(0)["loss"].get<double>() - loss) < 0.1);
+}
+
+TEST_CASE("workers have the frozen filters of the first one", "[cnn][local]") {
+  const TempDir folder;
+  write_file(folder / "net.json", R"({"name": "own", "layers": [{"kind": "whitening", "kernel": 2}, {"kind": "activation"},
+    {"kind": "max_pool"}, {"kind": "max_pool"}, {"kind": "linear"}], "training": {"learning_rate": 0.1}})");
+  const Args common = {"--net", "net.json", "--through", "shared", "--workers", "1"};
+  // A model with other filters than those that follow from the images.
+  REQUIRE(run_program(folder.path(), {"train", "cnn", "--data", "synth:7", "--max-train", "400", "--max-test", "20", "--net",
+                                      "net.json", "--batch", "40", "--steps", "4", "--out", "before"})
+              .code == 0);
+  const Outcome first = run_program(folder.path(), local_cnn("a", with(common, {"--init", "before"})));
+  INFO(first.out << first.err);
+  REQUIRE(first.code == 0);
+  const Outcome second = run_program(folder.path(), local_cnn("b", common));
+  REQUIRE(second.code == 0);
+  CHECK(same_parameters(folder / "a/model.safetensors", folder / "b/model.safetensors"));
+}
+
 TEST_CASE("a job trains a convolutional net in local steps, stops, and goes on with fewer", "[cnn][local][mpi]") {
   const TempDir folder;
-  const Args job = local_cnn("run", {"--quorum", "1"});
+  const Args job = local_cnn("run", {"--quorum", "1", "--deadline", "300"});
   {
     const Hold hold(folder.path(), 33);
     Background stopped(folder.path(), with(job, Hold::option()), 3);
@@ -131,6 +174,15 @@ TEST_CASE("a job trains a convolutional net in local steps, stops, and goes on w
   CHECK(lines_of(folder / "run", "test").at(0).at("accuracy").dump() == tested);
 }
 
+TEST_CASE("launch makes every process a worker of a convolutional net's local steps", "[cnn][local][launch][mpi]") {
+  const TempDir folder;
+  // Three do not divide the batch, which is each worker's own.
+  const Outcome launched = run_program(folder.path(), with({"launch", "--local", "3", "--"}, local_cnn("run")));
+  INFO(launched.out << launched.err);
+  REQUIRE(launched.code == 0);
+  CHECK(has(launched.out, "joins the 3 workers of this job"));
+}
+
 TEST_CASE("processes of one worker share the statistics of a convolutional net", "[cnn][local][mpi]") {
   const TempDir folder;
   const Outcome pairs = run_ranks(folder.path(), 4, local_cnn("run", {"--ranks-per-worker", "2"}));
@@ -152,6 +204,7 @@ TEST_CASE("local steps of a convolutional net refuse what does not go with them"
   CHECK(has(error({}), "--through: missing; expected the folder that workers share"));
   const Args through = {"--through", "shared"};
   CHECK(has(error(with(through, {"--lookahead", "5"})), "--lookahead: 5 with --exchange local"));
+  CHECK(has(error(with(through, {"--average", "0.9"})), "--average: 0.9 with --exchange local"));
   CHECK(has(error(with(through, {"--pipeline", "2"})), "--pipeline: 2 with --exchange local"));
   CHECK(has(error(with(through, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));
   CHECK(has(error(with(through, {"--fragments", "3"})), "--fragments: 3; expected a divisor of --inner-steps, 20"));

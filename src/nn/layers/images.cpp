@@ -174,8 +174,9 @@ void BatchNorm::end_step(Pass& pass, bool counts, std::size_t replicas) {
     scale_add(pass.engine, share, step_variance_, 1, between);
     // The average estimates the variance of all data, which is above that of a sample.
     const auto rows = static_cast<double>(rows_ * replicas);
-    scale_add(pass.engine, momentum_, mean, 1, moving_mean_);
-    scale_add(pass.engine, momentum_ * rows / (rows - 1), between, 1 - momentum_, moving_variance_);
+    const double momentum = pass.statistics_momentum.value_or(momentum_);
+    scale_add(pass.engine, momentum, mean, 1, moving_mean_);
+    scale_add(pass.engine, momentum * rows / (rows - 1), between, 1 - momentum, moving_variance_);
   }
   for (Tensor* sum : {&step_mean_, &step_square_, &step_variance_}) fill(pass.engine, *sum, 0);
   micro_batches_ = rows_ = 0;

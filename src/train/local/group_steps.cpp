@@ -64,7 +64,7 @@ void GroupSteps::share() {
   if (told[1] == moves_) return;
   moves_ = told[1];
   nn::Engine& engine = trainer_.engine();
-  const std::vector<nn::Parameter*> parameters = learned(trainer_.parameters());
+  const std::vector<nn::Parameter*>& parameters = trainer_.parameters();
   for (nn::Parameter* parameter : parameters) {
     std::vector<float> values(parameter->shape.size());
     if (local_ != nullptr) values = engine.to_host<float>(parameter->value);

@@ -21,8 +21,6 @@ class GroupSteps {
   void begin(std::size_t workers, const SignOfLife& alive);
   nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
   void leave(const SignOfLife& alive);
-  // How often the trainer's parameters have been moved; all processes know it.
-  std::uint64_t moves() const { return moves_; }
 
  private:
   void run(const std::function<void(const SignOfLife&)>& f, const SignOfLife& alive);

@@ -21,14 +21,15 @@ namespace fs = std::filesystem;
 
 // Neighbouring parameters of about equally many elements together.
 std::vector<std::size_t> divide(const std::vector<nn::Parameter*>& parameters, std::size_t fragments) {
+  const auto size_of = [](const nn::Parameter& parameter) { return parameter.is_frozen ? 0 : parameter.shape.size(); };
   std::size_t all = 0;
-  for (const nn::Parameter* parameter : parameters) all += parameter->shape.size();
+  for (const nn::Parameter* parameter : parameters) all += size_of(*parameter);
   std::vector<std::size_t> fragment;
   std::size_t before = 0;
   for (const nn::Parameter* parameter : parameters) {
-    const std::size_t middle = before + parameter->shape.size() / 2;
+    const std::size_t middle = before + size_of(*parameter) / 2;
     fragment.push_back(std::min(fragments - 1, middle * fragments / std::max<std::size_t>(all, 1)));
-    before += parameter->shape.size();
+    before += size_of(*parameter);
   }
   return fragment;
 }
@@ -97,7 +98,7 @@ LocalSteps::LocalSteps(Trainer& trainer, LocalExchange& exchange, const LocalOpt
       file_(std::move(file)),
       stop_(std::move(stop)),
       progress_(progress),
-      parameters_(learned(trainer.parameters())),
+      parameters_(trainer.parameters()),
       fragment_(divide(parameters_, options.fragments)),
       outer_(values_of(trainer.engine(), parameters_), options.outer),
       unsent_(sizes_of(parameters_), options.fragments, exchange.worker()) {
@@ -218,7 +219,7 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
   const bool is_last = trainer_.steps() >= steps_;
   const std::size_t fragment = round % options_.fragments;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    if (!is_last && fragment_[p] != fragment) continue;
+    if (parameters_[p]->is_frozen || (!is_last && fragment_[p] != fragment)) continue;
     std::vector<float> own = own_values(p);
     bundle.vectors[p] =
         mpi::add_and_take_largest(learned_since(outer_.values(p), own, weight_of(p)), unsent_.kept(p), options_.filter);
@@ -356,6 +357,7 @@ bool LocalSteps::load_newest_state() {
 void LocalSteps::leave(const SignOfLife& alive) {
   if (!is_joined_) return exchange_.leave(Leaving::stopped, alive);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (parameters_[p]->is_frozen) continue;
     const std::vector<float> own = own_values(p);
     std::span<const float> from = outer_.values(p);
     if (flight_ && flight_->values.contains(p)) from = flight_->values.at(p);

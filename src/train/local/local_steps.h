@@ -102,8 +102,8 @@ class LocalSteps {
   std::filesystem::path file_;
   std::function<bool()> stop_;
   ProgressSink& progress_;
-  std::vector<nn::Parameter*> parameters_;
-  std::vector<std::size_t> fragment_;  // by parameter
+  std::vector<nn::Parameter*> parameters_;  // frozen ones are a part of what is shared, but of no message
+  std::vector<std::size_t> fragment_;       // by parameter
   OuterParameters outer_;
   std::uint64_t rounds_ = 0;  // whose replies outer_ has
   std::optional<RoundReply> last_;

@@ -287,7 +287,6 @@ Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batc
   shape_.micro_batches = micro_batches.size();
   const Schedule schedule = forward_schedule(shape_);
   begin(schedule, micro_batches, false);
-  pass.training = false;
   pass.stash = nullptr;
   for (const Action& action : schedule[stage_]) {
     pass.micro_batch = micro_batches[action.micro_batch];
