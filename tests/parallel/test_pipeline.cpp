@@ -271,7 +271,9 @@ void check_step(mpi::Comm& comm, const Outcome& expected, const char* schedule, 
   } else {
     CHECK(loss.count == 0);
   }
-  const Loss evaluation = pipeline.evaluate(make_pass(net.engine), numbers);
+  nn::Pass evaluating = make_pass(net.engine);
+  evaluating.training = false;
+  const Loss evaluation = pipeline.evaluate(evaluating, numbers);
   if (pipeline.is_last()) {
     CHECK(evaluation.sum == expected.evaluation.sum);
     CHECK(evaluation.count == expected.evaluation.count);

@@ -56,7 +56,7 @@ class Pipeline {
   // Collective: micro-batches of these numbers of step pass.step, forward and backward, with `scale` as Task::loss() has it.
   // Adds to gradients; calls pass.on_gradient as one process does. Returns the sum of losses on the last stage, none elsewhere.
   Loss run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale);
-  // Collective: forward alone, and not training; the losses of all but the last `uncounted` micro-batches.
+  // Collective: forward alone, training or not, as the pass says; the losses of all but the last `uncounted` micro-batches.
   Loss evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batches, std::size_t uncounted = 0);
   // Collective, with sharded parameters also over the data ranks: x, which the first stage gives, of any number of examples,
   // through all layers, not training. The result on the last stage, none elsewhere. `use`, if any, is called with it there
