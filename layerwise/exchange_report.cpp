@@ -141,11 +141,10 @@ void ExchangeReport::check_budget(const Json& exchange) const {
   const double up = exchange["bytes_per_worker_update"];
   const double down = exchange["bytes_per_reply"];
   if (wanted == 0 || std::max(up, down) < 1.1 * wanted) return;
-  progress_.line(
-      fmt::format("{}: messages have {:.0f} bytes up and {:.0f} down where {:.0f} were asked for; statistics take {:.0f} up, "
-                  "fewer with a larger `statistics_every` (now {})",
-                  stage_.spec().name, up, down, wanted, exchange["bytes_up_by_part"].value("statistics", 0.0),
-                  train_.exchange.statistics_every));
+  progress_.line(fmt::format(
+      "{}: messages have {:.0f} bytes up and {:.0f} down where {:.0f} were asked for; statistics take {:.0f} up, "
+      "fewer with a larger `statistics_every` (now {})",
+      stage_.spec().name, up, down, wanted, exchange["bytes_up_by_part"].value("statistics", 0.0), stage_.statistics_every()));
 }
 
 void ExchangeReport::check_plan(const Json& exchange, const PlannedBytes& planned, std::uint64_t dense_sent) const {

@@ -59,6 +59,7 @@ class Stage {
   std::size_t dense_bytes() const { return learners_.dense_bytes(); }
 
   // See StageExchange.
+  std::size_t statistics_every() const { return exchange_->statistics_every(); }
   bool statistics_due(std::size_t step) const { return exchange_->statistics_due(step); }
   std::size_t steps_observed(std::size_t step) const { return exchange_->steps_observed(step); }
   std::map<std::string, double> bytes_by_part(const mpi::ExchangeCounts& counts) const {

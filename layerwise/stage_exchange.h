@@ -52,6 +52,8 @@ class StageExchange {
   virtual void cancel_save() {}
   virtual void load(const TensorFile& /*file*/, std::size_t /*done*/) {}
 
+  // Steps between those that carry statistics, but for the first ones.
+  virtual std::size_t statistics_every() const { return 1; }
   // Whether a step carries statistics, and the number of steps whose statistics these are, this one included.
   virtual bool statistics_due(std::size_t /*step*/) const { return true; }
   virtual std::size_t steps_observed(std::size_t /*step*/) const { return 1; }

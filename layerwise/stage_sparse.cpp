@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <deque>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -39,8 +40,9 @@ class SparseMessages : public StageExchange {
   void cancel_save() override { messages_->cancel_save(); }
   void load(const TensorFile& file, std::size_t done) override;
 
-  bool statistics_due(std::size_t step) const override { return schedule_.statistics_due(step); }
-  std::size_t steps_observed(std::size_t step) const override { return schedule_.steps_observed(step); }
+  std::size_t statistics_every() const override { return schedule_->statistics_every(); }
+  bool statistics_due(std::size_t step) const override { return schedule_->statistics_due(step); }
+  std::size_t steps_observed(std::size_t step) const override { return schedule_->steps_observed(step); }
   mpi::SparseExchange* messages() const override { return messages_.get(); }
   std::map<std::string, double> bytes_by_part(const mpi::ExchangeCounts& counts) const override;
 
@@ -59,7 +61,7 @@ class SparseMessages : public StageExchange {
   StageLearners& learners_;
   StagePasses& passes_;
   const UpdateLayout layout_;
-  const UpdateSchedule schedule_;
+  std::optional<UpdateSchedule> schedule_;
   std::vector<unsigned> fraction_bits_;  // per trained layer, of the gradients that are sent
   std::unique_ptr<mpi::SparseExchange> messages_;
   std::unique_ptr<StageServer> server_;        // at rank 0
@@ -75,18 +77,21 @@ SparseMessages::SparseMessages(const StageParts& parts)
       workers_(parts.workers),
       learners_(parts.learners),
       passes_(parts.passes),
-      layout_(learners_.layers.size(), learners_.heads.size()),
-      schedule_(setup_) {
+      layout_(learners_.layers.size(), learners_.heads.size()) {
   std::vector<mpi::FeedbackVector> feedback;
   std::vector<std::uint64_t> statistics;
   for (std::size_t t = 0; t < learners_.layers.size(); ++t) describe_layer(t, feedback, statistics);
   for (LearningHead& head : learners_.heads) describe_head(head, feedback, statistics);
   statistics.push_back(1);
+  std::uint64_t elements = 0;
+  for (const mpi::FeedbackVector& vector : feedback) elements += vector.size;
+  const std::uint64_t all_statistics = std::accumulate(statistics.begin(), statistics.end(), std::uint64_t{0});
   const auto [first, last] = workers_.on_rank(setup_.rank(), setup_.ranks());
   messages_ =
       std::make_unique<mpi::SparseExchange>(setup_.comm, setup_.options.exchange, workers_.count(), first, last - first,
                                             std::move(feedback), std::move(statistics), setup_.options.error_feedback_place);
-  if (setup_.comm.is_root()) server_ = std::make_unique<StageServer>(setup_, schedule_, learners_);
+  schedule_.emplace(setup_, statistics_interval(setup_.options.exchange, messages_->budget(elements), all_statistics));
+  if (setup_.comm.is_root()) server_ = std::make_unique<StageServer>(setup_, *schedule_, learners_);
 }
 
 void SparseMessages::describe_layer(std::size_t t, std::vector<mpi::FeedbackVector>& feedback,
@@ -153,7 +158,7 @@ void SparseMessages::run_workers(StageStep& step) {
   const Clock::time_point start = Clock::now();
   const std::size_t first = messages_->first_worker();
   const std::size_t count = messages_->local_workers();
-  messages_->begin(n, schedule_.statistics_due(n), schedule_.message_length(n));
+  messages_->begin(n, schedule_->statistics_due(n), schedule_->message_length(n));
   for (std::size_t w = first; w < first + count; ++w) {
     passes_.compute(step, {workers_.first_place(w), workers_.places(w)}, weights, [this] { messages_->poll(); });
     Clock::time_point clock = Clock::now();
@@ -195,7 +200,7 @@ void SparseMessages::send_layer(std::size_t step, std::size_t t) {
 
 void SparseMessages::send_head(std::size_t step, std::size_t h) {
   LearningHead& head = learners_.heads[h];
-  if (head.head->observations() + (schedule_.statistics_due(step) ? 1 : 0) > Head::unsettled_observations) {
+  if (head.head->observations() + (schedule_->statistics_due(step) ? 1 : 0) > Head::unsettled_observations) {
     const auto parts = parts_of(head.sums);
     for (std::size_t k = 0; k < parts.size(); ++k) {
       messages_->add(layout_.head(h, k), std::span<const std::int64_t>(*parts[k]));
@@ -218,21 +223,21 @@ void SparseMessages::update_from_reply(std::size_t step, StepResult& result) {
   if (step < resumed_at_) std::fill_n(learners_.totals.begin() + static_cast<std::ptrdiff_t>(2 * heads), 2, 0);
   for (std::size_t t = 0; t < learners_.layers.size(); ++t) update_layer(step, t, reply, scales[heads + t], result);
   for (std::size_t h = 0; h < heads; ++h) update_head(step, h, reply, scales[h]);
-  learners_.report(schedule_.statistics_due(step) ? layout_.images_observed(reply) : 0, result);
+  learners_.report(schedule_->statistics_due(step) ? layout_.images_observed(reply) : 0, result);
   lap(clock, result.times.update);
 }
 
 void SparseMessages::update_layer(std::size_t step, std::size_t t, const mpi::Bundle& reply, float unit, StepResult& result) {
   const std::size_t observed = layout_.images_observed(reply);
-  const bool statistics = schedule_.statistics_due(step) && observed > 0;
+  const bool statistics = schedule_->statistics_due(step) && observed > 0;
   const bool chose = server_ != nullptr && !server_->is_ahead();  // and has observed and noted changes
   LayerTrainer& trainer = *learners_.trainers[t];
   LayerSums& sums = learners_.layers[t].sums;
   fill_from(std::span(sums.statistics), reply.vectors[layout_.place(layout_.of_layer(t))]);
-  if (statistics && !chose) trainer.observe(sums, observed, schedule_.steps_observed(step));
+  if (statistics && !chose) trainer.observe(sums, observed, schedule_->steps_observed(step));
   if (const mpi::SparseVector& changes = reply.vectors[layout_.weights(t)]; changes.size != 0) {
     if (!chose) trainer.take_changes(changes);
-    result.flips[t] += trainer.apply(schedule_.steps_unseen(step));
+    result.flips[t] += trainer.apply(schedule_->steps_unseen(step));
   }
   if (setup_.learns(step)) {
     fill_from(sums.value(), reply.vectors[layout_.values(t)]);
@@ -246,10 +251,10 @@ void SparseMessages::update_layer(std::size_t step, std::size_t t, const mpi::Bu
 void SparseMessages::update_head(std::size_t step, std::size_t h, const mpi::Bundle& reply, float scale) {
   LearningHead& head = learners_.heads[h];
   const std::size_t observed = layout_.images_observed(reply);
-  if (schedule_.statistics_due(step) && observed > 0) {
+  if (schedule_->statistics_due(step) && observed > 0) {
     fill_from(std::span(head.sums.count), reply.vectors[layout_.place(layout_.counts(h))]);
     fill_from(std::span(head.sums.count_squared), reply.vectors[layout_.place(layout_.counts_squared(h))]);
-    head.head->observe(head.sums, observed, schedule_.steps_observed(step));
+    head.head->observe(head.sums, observed, schedule_->steps_observed(step));
   }
   if (reply.vectors[layout_.head(h, 0)].size == 0) return;
   const auto parts = parts_of(head.sums);

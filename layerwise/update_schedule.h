@@ -2,15 +2,22 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "layerwise/stage_setup.h"
 
 namespace bitloom::layerwise {
 
+// Updates between those that carry statistics, as the options say; or, where these leave it open, so many that statistics take
+// about a quarter of messages of `budget` bytes on average (0: any), and 8 at least. statistics: number of them in an update.
+std::size_t statistics_interval(const mpi::ExchangeOptions& options, double budget, std::uint64_t statistics);
+
 class UpdateSchedule {
  public:
-  // `setup` outlives this.
-  explicit UpdateSchedule(const StageSetup& setup) : setup_(setup) {}
+  // every: updates between those that carry statistics. `setup` outlives this.
+  UpdateSchedule(const StageSetup& setup, std::size_t every) : setup_(setup), every_(every) {}
+
+  std::size_t statistics_every() const { return every_; }
 
   // Whether a step's update carries statistics.
   bool statistics_due(std::size_t step) const;
@@ -23,6 +30,7 @@ class UpdateSchedule {
 
  private:
   const StageSetup& setup_;
+  std::size_t every_;
 };
 
 }  // namespace bitloom::layerwise

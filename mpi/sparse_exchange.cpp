@@ -55,7 +55,6 @@ void check(const ExchangeOptions& options) {
   if (!(options.last_messages >= 0 && options.last_messages <= 1)) {
     fail_field(ErrorKind::usage, "last_messages", "{} mean lengths; expected 0 to 1", options.last_messages);
   }
-  if (options.statistics_every == 0) fail_field(ErrorKind::usage, "statistics_every", "0; expected at least 1");
   if (options.staleness > largest_staleness) {
     fail_field(ErrorKind::usage, "staleness", "{} updates; expected 0 to {}", options.staleness, largest_staleness);
   }

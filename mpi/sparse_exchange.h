@@ -51,8 +51,9 @@ struct ExchangeOptions {
   // longer; 0: all of it.
   unsigned value_bits = 4;
   ErrorFeedback error_feedback = ErrorFeedback::exact;
-  // Updates between those that carry statistics: their sums since then, if what is not sent is kept.
-  std::size_t statistics_every = 8;
+  // Updates between those that carry statistics: their sums since then, if what is not sent is kept. 0: as many as suit the
+  // budget, which who begins updates settles.
+  std::size_t statistics_every = 0;
   // Number of updates that workers compute before they need the reply to one: the age of their weights, in updates.
   std::size_t staleness = 0;
   TreeOptions tree;

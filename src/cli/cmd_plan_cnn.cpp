@@ -41,7 +41,7 @@ int plan_cnn(Session& session, std::span<const std::string> args) {
   options.everyday({"net", "activation", "activation-bits", "image-size", "classes", "batch", "micro-batch", "memory",
                     "optimizer", "dtype", "ranks", "pipeline", "shard", "ranks-per-host", "link", "host-link", "gflops",
                     "pipeline-schedule", "json"});
-  settings.declare_training(options);
+  settings.declare_plan(options);
   grid_settings.declare(options, 0);
   grid_settings.has_local_steps = true;
   options.group("Plan");
@@ -53,13 +53,13 @@ int plan_cnn(Session& session, std::span<const std::string> args) {
   grid_settings.measure(session, settings.dtype());
   session.on_root([&] {
     Terminal& terminal = session.terminal;
-    models::CnnConfig config = settings.make_config(options);
+    models::CnnConfig config = settings.make_planned(options);
     config.image = {image_size, image_size, channels};
     config.classes = classes;
     const plan::FloatModel model = plan::describe_cnn(config, settings.dtype());
     const double operations = 3 * model.operations();
-    terminal.print("net '{}': {} parameters; images of {} x {} pixels, {} channels, {} classes", config.name,
-                   format_count(model.parameters()), image_size, image_size, channels, classes);
+    terminal.print("net '{}': {} parameters; images of {} x {} pixels, {} channel{}, {} classes", config.name,
+                   format_count(model.parameters()), image_size, image_size, channels, channels == 1 ? "" : "s", classes);
     terminal.print("an image takes {:.3g} GFLOP, forward and backward; a step of {} images {:.3g} TFLOP", 1e-9 * operations,
                    settings.batch, 1e-12 * operations * static_cast<double>(settings.batch));
     const std::uint64_t limit = settings.memory != 0 ? settings.memory : usable_memory({}, 1);

@@ -29,8 +29,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::size_t most_evaluations = 20;
-// Mini-batches that moving statistics are taken from, where a worker's own are of other parameters.
-constexpr std::uint64_t settling_steps = 8;
+// Moving statistics are taken from these, where a worker's own are of other parameters: mini-batches, at least, and images.
+constexpr std::size_t settling_steps = 8;
+constexpr std::size_t settling_images = 2048;
 
 // The options that set fields of the identity that are not called like them.
 std::string cnn_option(const std::string& field) {
@@ -293,7 +294,15 @@ void TrainedCnn::announce(double peak) {
   terminal.print("{}",
                  steps_text(settings_, steps_, "images", micro_batch(), grid_.shape().data, steps_per_epoch_, engine(), peak));
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(net_.parameters()));
+  if (settings_.local.is_local()) {
+    terminal.print("{}", settings_.local.described(net_.parameters()));
+    if (options_.source("learning-rate") == Options::Source::none) {
+      terminal.print(
+          "learning rate {:.3g}, as for one process with such batches; with many workers several times that may learn "
+          "faster (--learning-rate)",
+          settings_.training.learning_rate);
+    }
+  }
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 
@@ -336,7 +345,8 @@ void TrainedCnn::train_in_local_steps(train::RunOptions& run, train::RunHooks& h
 void TrainedCnn::settle_statistics(const train::SignOfLife& alive) {
   train::Trainer& trainer = training().trainer();
   if (settled_at_ == trainer.steps()) return;
-  trainer.settle_statistics(settling_steps, alive);
+  const std::size_t enough = std::max(settling_steps, (settling_images + settings_.batch - 1) / settings_.batch);
+  trainer.settle_statistics(std::min<std::uint64_t>(enough, steps_per_epoch_), alive);
   settled_at_ = trainer.steps();
 }
 

@@ -24,29 +24,38 @@ void declare_net(Options& options, CnnSettings& settings) {
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
-void declare_recipe(Options& options, CnnSettings& settings) {
-  models::CnnTraining& training = settings.training;
-  options.group("Training (the net's description says what is not given)");
-  options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true);
-  options.count("steps", settings.steps, 0, any_count, "Number of optimiser steps, instead of --epochs; 0: as the epochs have");
-  options.count("batch", training.batch, 1, 1000000, "Images per step; rate and decay of the description change in proportion");
+void declare_sizes(Options& options, CnnSettings& settings) {
+  options.count("batch", settings.training.batch, 1, 1000000,
+                "Images per step; rate and decay of the description change in proportion");
   options.text("micro-batch", settings.micro_batch, "N",
                "Images at once, a divisor of the batch, whose statistics batch norm takes; auto: a process's share of the "
                "batch, or less where the memory is too small");
   options.bytes("memory", settings.memory,
                 "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
-  options.choice("optimizer", training.optimizer, train::update_rule_names(),
+  options.choice("optimizer", settings.training.optimizer, train::update_rule_names(),
                  "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
+}
+
+void declare_slow_weights(Options& options, CnnSettings& settings) {
+  options.count("lookahead", settings.training.lookahead, 0, 1000000,
+                "Steps between which slow weights follow (Lookahead); 0 disables it");
+  options.number("average", settings.average, 0, 1,
+                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
+}
+
+void declare_recipe(Options& options, CnnSettings& settings) {
+  models::CnnTraining& training = settings.training;
+  options.group("Training (the net's description says what is not given)");
+  options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true);
+  options.count("steps", settings.steps, 0, any_count, "Number of optimiser steps, instead of --epochs; 0: as the epochs have");
+  declare_sizes(options, settings);
   options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);
   options.choice("schedule", training.schedule, rate_course_names(), "Course of the learning rate");
   options.number("momentum", training.momentum, 0, 1, "Momentum of SGD");
   options.number("weight-decay", training.weight_decay, 0, 1e3,
                  "Weight decay; SGD: of a step at the peak learning rate, whatever that is; otherwise per learning rate");
   options.number("label-smoothing", training.label_smoothing, 0, 1, "Share of a label that is spread over all classes");
-  options.count("lookahead", training.lookahead, 0, 1000000,
-                "Steps between which slow weights follow (Lookahead); 0 disables it");
-  options.number("average", settings.average, 0, 1,
-                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
+  declare_slow_weights(options, settings);
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.text("augment", training.augment, "LIST",
                "Changes to training images: none, or some of crop[N], contrastN, brightnessN, colourN, cutout[N]");
@@ -107,9 +116,27 @@ void CnnSettings::declare(Options& options) {
   declare_run(options, *this);
 }
 
-void CnnSettings::declare_training(Options& options) {
+void CnnSettings::declare_plan(Options& options) {
   declare_net(options, *this);
-  declare_recipe(options, *this);
+  options.group("Training (the net's description says what is not given)");
+  declare_sizes(options, *this);
+  declare_slow_weights(options, *this);
+  declare_dtype(options, values);
+}
+
+models::CnnConfig CnnSettings::make_planned(const Options& options) {
+  models::CnnConfig config = models::find_cnn(net);
+  const models::CnnTraining recipe = config.training;
+  const auto given = [&](const char* name) { return options.source(name) != Options::Source::none; };
+  const CnnSettings chosen = *this;
+  training = recipe;
+  if (given("batch")) training.batch = chosen.training.batch;
+  if (given("optimizer")) training.optimizer = chosen.training.optimizer;
+  training.lookahead = given("lookahead") ? chosen.training.lookahead : average > 0 ? 0 : recipe.lookahead;
+  batch = training.batch;
+  add_activation(config);
+  config.training = training;
+  return config;
 }
 
 models::CnnConfig CnnSettings::make_config(const Options& options) {
@@ -150,14 +177,18 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
   if (!given("flip")) training.flip = recipe.flip;
   check(training);
   batch = training.batch;
+  add_activation(config);
+  config.training = training;
+  return config;
+}
+
+void CnnSettings::add_activation(models::CnnConfig& config) const {
   if (!activation.empty()) {
     nn::find_activation(activation, "--activation");
     config.activation = activation;
   }
   config.activation_bits = static_cast<unsigned>(activation_bits);
   config.activation_quantiser = nn::find_quantiser(activation_quantiser);
-  config.training = training;
-  return config;
 }
 
 train::TrainOptions CnnSettings::make_options(std::uint64_t all_steps) const {

@@ -32,15 +32,20 @@ struct CnnSettings : FloatSettings {
   std::size_t shift = 1;
 
   void declare(Options& options);
-  // Those of the net and of how it is trained alone, for a plan.
-  void declare_training(Options& options);
+  // Those that decide what a training takes, for a plan.
+  void declare_plan(Options& options);
   // Fills in what follows from the net: the recipe of its description where an option was not given. Throws Error(usage).
   models::CnnConfig make_config(const Options& options);
+  // For a plan: the net, and its recipe where the batch, the optimiser and slow weights are not given.
+  models::CnnConfig make_planned(const Options& options);
   // All but the number of micro-batches, for a run of `all_steps` steps.
   train::TrainOptions make_options(std::uint64_t all_steps) const;
 
   // Fields that take less memory.
   static constexpr const char* savers = "`activation_bits` 3, `dtype` bf16 or a smaller net take less";
+
+ private:
+  void add_activation(models::CnnConfig& config) const;
 };
 
 }  // namespace bitloom::cli

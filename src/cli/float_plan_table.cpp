@@ -133,9 +133,8 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
                        std::size_t batch) {
   const auto bytes = [](double x) { return format_bytes(static_cast<std::uint64_t>(x)); };
   terminal.print(
-      "\nworkers that train by themselves and share what they learn at intervals (--exchange local), through a folder "
-      "on "
-      "a host with the same link:");
+      "\nworkers that train by themselves, each with its share of the batch, and share what they learn at intervals "
+      "(--exchange local), through a folder on a host with the same link:");
   terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12}{:>11}", "steps", "message", "reply", "a step", unit_of(model) + "s/s",
                  "computing");
   for (const plan::LocalPlan& plan : plans) {

@@ -99,6 +99,21 @@ plan::FloatCluster GridSettings::make_cluster(std::uint64_t memory) const {
   return cluster;
 }
 
+namespace {
+
+// With a batch that the ranks can divide.
+plan::FloatPlan data_parallel_plan(const plan::FloatModel& model, int ranks, plan::FloatOptions options,
+                                   const plan::FloatCluster& cluster) {
+  const auto shares = static_cast<std::size_t>(ranks);
+  options.batch = (options.batch + shares - 1) / shares * shares;
+  options.micro_batch = 0;
+  plan::GridWish wish;
+  wish.pipeline = wish.tensor = 1;
+  return plan::plan_grids(model, ranks, wish, options, cluster).front();
+}
+
+}  // namespace
+
 nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, const GridSettings& settings,
                              const plan::FloatOptions& training, std::uint64_t memory) {
   settings.check();
@@ -141,8 +156,10 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
         compressions.back()["compress_rank"] = each.rank;
       }
     }
-    if (!compared.empty() && settings.has_local_steps) {
-      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), compared.front().plan, cluster);
+    if (settings.has_local_steps && (!compared.empty() || !settings.has_compression)) {
+      const plan::FloatPlan whole =
+          compared.empty() ? data_parallel_plan(model, ranks, options, cluster) : compared.front().plan;
+      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), whole, cluster);
       print_local_steps(terminal, model, local, options.batch);
       for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));
     }

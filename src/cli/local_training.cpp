@@ -33,7 +33,7 @@ void settle_local(Session& session, LocalSettings& local, const LayoutSettings& 
     fail(ErrorKind::usage, "--{}: {} with --exchange local, whose workers are data-parallel processes; expected 1", option,
          ways);
   }
-  if (average > 0) {
+  if (average > 0 && !settings.resume) {  // runs of older programs may have it
     fail(ErrorKind::usage, "--average: {} with --exchange local, whose shared parameters are a mean already; expected 0",
          average);
   }

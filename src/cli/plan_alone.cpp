@@ -37,7 +37,7 @@ plan::FloatMemory memory_with(const plan::FloatModel& model, const plan::FloatOp
 Json compare_savings(Terminal& terminal, const AlonePlan& plan) {
   const std::string& example = plan.model.example;
   terminal.print("\nkept for the backward pass, and the most {}s at once within {}:", example, format_bytes(plan.limit));
-  terminal.print("  {:<24}{:>14}{:>9}{:>24}{:>12}", "", "a " + example, "saved",
+  terminal.print("  {:<24}{:>14}{:>9}{:>24}{:>12}", "", (example == "image" ? "an " : "a ") + example, "saved",
                  plan.paper_saving ? "saved, as papers count" : "", "at once");
   std::uint64_t plain = 0;
   Json rows = Json::array();

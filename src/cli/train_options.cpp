@@ -198,9 +198,11 @@ void declare_exchange(Options& options, TrainSettings& settings) {
       "residuals", settings.residuals, {"exact", "sum", "none"},
       "Error feedback, which sends later what was not sent, of statistics too: exact (a restart changes nothing), sum "
       "(checkpoints hold its sum over workers, which is small) or none");
-  options.count("statistics-every", exchange.statistics_every, 1, 1000000,
-                "Updates between messages with the statistics from which thresholds and surrogate-gradient windows follow, "
-                "summed up (with --residuals none: of one update alone)");
+  options.count(
+      "statistics-every", exchange.statistics_every, 0, 1000000,
+      "Updates between messages with the statistics from which thresholds and surrogate-gradient windows follow, "
+      "summed up (with --residuals none: of one update alone); 0: 8, or as many more as leave three quarters of short "
+      "messages to gradients");
   options.count(
       "flips-per-update", settings.run.train.layer.flip_limit, 0, any_count,
       "Largest number of flips of a layer in an update, the surest first (for --rule accumulate and binary layers); 0 "

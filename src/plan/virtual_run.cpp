@@ -165,7 +165,6 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   const std::size_t workers = training.workers;
   training.warmup_steps = std::min(training.warmup_steps, options.updates / 5);
   training.exchange.last_messages = 1;  // these few updates stand for all
-  const std::size_t every = training.exchange.exact() ? 1 : training.exchange.statistics_every;
   VirtualResult result;
   result.images = training.batch;
   result.total_updates = std::max(1.0, std::floor(static_cast<double>(given.size()) / static_cast<double>(training.batch))) *
@@ -189,6 +188,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   }
   mpi::Comm comm;
   layerwise::Stage stage(kernels, comm, spec, below.encoder(), below.layers(), train, training, below.id(), below.earlier());
+  const std::size_t every = training.exchange.exact() ? 1 : stage.statistics_every();
   auto owned = std::make_unique<VirtualTree>(workers, options.ranks, training.exchange.tree.fan_in);
   VirtualTree& tree = *owned;
   stage.exchange()->set_merger(std::move(owned));

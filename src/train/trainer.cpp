@@ -351,7 +351,7 @@ StepReport Trainer::step() {
 }
 
 void Trainer::settle_statistics(std::uint64_t steps, const std::function<void()>& alive) {
-  if (buffers_.empty()) return;
+  if (!comm().flag_any(!buffers_.empty())) return;
   std::uint64_t counted = 0;
   for (std::uint64_t i = 0; i < steps; ++i) {
     nn::Pass pass = make_pass(step_ + i);

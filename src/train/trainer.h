@@ -122,8 +122,8 @@ class Trainer {
   // `f`, if any, is called after every pass of a micro-batch through layers: a sign of life.
   void on_micro_batch(std::function<void()> f);
 
-  // Takes the moving statistics of batch norms anew, as the mean of those of the next steps' mini-batches, whatever they were:
-  // for parameters that were moved from outside. Where no parameters are sharded.
+  // Takes the moving statistics of batch norms anew, as the mean of those of the next steps' mini-batches, but for such whose
+  // loss is not finite: for parameters that were moved from outside. Where no parameters are sharded.
   void settle_statistics(std::uint64_t steps, const std::function<void()>& alive);
 
   // Before the first step: processes that have the same elements take over those of the first, tensor by tensor; the last bits

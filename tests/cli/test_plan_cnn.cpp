@@ -64,6 +64,10 @@ TEST_CASE("a plan of a convolutional net on ranks compares whole gradients with 
   const TempDir folder;
   const Json plan = plan_of(
       folder.path(), {"--net", "airbench94", "--ranks", "8", "--link", "10Mbit/100ms", "--gflops", "1000", "--memory", "8GiB"});
+  // Three workers do not divide the batch, which each has for itself; another optimiser needs no rate here.
+  const Json three = plan_of(folder.path(), {"--net", "tiny", "--ranks", "3", "--batch", "128", "--gflops", "100", "--memory",
+                                             "8GiB", "--pipeline", "3", "--optimizer", "adamw"});
+  CHECK(three["local_steps"].size() > 1);
   const auto is_data_parallel = [](const Json& grid) { return grid["data"] == 8; };
   const auto whole = std::find_if(plan["grids"].begin(), plan["grids"].end(), is_data_parallel);
   REQUIRE(whole != plan["grids"].end());
@@ -87,6 +91,7 @@ TEST_CASE("plans of convolutional nets refuse what their training would", "[plan
   };
   CHECK(has(error({"--ranks", "4", "--tensor", "2", "--gflops", "10"}), "--tensor: 2; expected 1"));
   CHECK(has(error({"--link", "1Mbit/1ms"}), "--link"));
+  CHECK(has(error({"--epochs", "3"}), "--epochs"));  // changes nothing
   CHECK(has(error({"--net", "resnet19"}), "resnet18"));
   CHECK(has(error({"--batch", "30", "--micro-batch", "7"}), "--micro-batch"));
   CHECK(has(error({"--net", "tiny", "--image-size", "2"}), "max_pool"));

@@ -92,7 +92,7 @@ TEST_CASE("every step's statistics are sent in one update, and a change is unsee
     options.exchange.statistics_every = 8;
     options.warmup_steps = 0;
     BareSetup bare(options);
-    const UpdateSchedule schedule(bare.setup);
+    const UpdateSchedule schedule(bare.setup, options.exchange.statistics_every);
     std::size_t observed = 0;
     for (std::size_t step = 0; step < 60; ++step) {
       CAPTURE(step);

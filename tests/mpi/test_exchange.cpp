@@ -501,9 +501,6 @@ TEST_CASE("options that cannot be are refused", "[exchange]") {
     CHECK(has(message_of(ErrorKind::usage, [&] { check(options); }), "expected 0 (no limit) or 1 to 1e+06 times fewer bytes"));
   }
   options = {};
-  options.statistics_every = 0;
-  CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`statistics_every`: 0; expected at least 1");
-  options = {};
   options.staleness = 100;
   CHECK(message_of(ErrorKind::usage, [&] { check(options); }) == "`staleness`: 100 updates; expected 0 to 64");
   options = {};

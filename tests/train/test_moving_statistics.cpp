@@ -1,6 +1,8 @@
 // Moving statistics of batch norms after parameters were moved from outside, as an exchange between workers does.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +34,31 @@ double mean_loss(Trainer& trainer) {
 }
 
 }  // namespace
+
+TEST_CASE("mini-batches whose loss is not finite are no part of moving statistics", "[train]") {
+  const test::SpiralOptions spirals{.examples = 64, .batch_norm = true};
+  TrainOptions options;
+  options.values = DType::f64;
+  nn::Engine engine(nn::Device{}, "ref");
+  const auto source = test::spirals<double>(engine, spirals, DType::f64);
+  Classification task(test::spiral_net(spirals), {spirals.examples, 2}, [&](std::uint64_t step, std::uint64_t micro_batch) {
+    Classification::Batch batch = source(step, micro_batch);
+    if (step % 3 == 1)
+      batch.x = engine.from(
+          std::span<const double>(std::vector<double>(2 * spirals.examples, std::numeric_limits<double>::infinity())),
+          {spirals.examples, 2}, nn::Use::data);
+    return batch;
+  });
+  Trainer trainer(engine, task, options);
+  trainer.settle_statistics(4, [] {});
+  for (const auto& [name, tensor] : test::saved(trainer).tensors) {
+    if (!name.starts_with("norm.moving_")) continue;
+    INFO(name);
+    std::vector<double> values(tensor.bytes.size() / sizeof(double));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    CHECK(std::ranges::all_of(values, [](double value) { return std::isfinite(value) && std::abs(value) < 100; }));
+  }
+}
 
 TEST_CASE("moving statistics follow parameters that were moved from outside, and nothing else changes", "[train]") {
   const test::SpiralOptions spirals{.examples = 256, .batch_norm = true};
