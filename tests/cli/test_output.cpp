@@ -84,6 +84,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
       "plan " + small,
       "plan gpt --net tiny",
       "plan dalle --net tiny",
+      "plan cnn --net tiny",
       "plan shape transformer-3 --ranks 2 --gflops 100",
       "simulate " + small,
       "selftest --parity",
@@ -165,7 +166,7 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
     }
     listed |= line == "Commands:";
   }
-  CHECK(commands == 39);
+  CHECK(commands == 40);
 }
 
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {

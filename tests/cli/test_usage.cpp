@@ -17,7 +17,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
   const std::vector<std::pair<std::string, std::string>> cases{
       {"trian binary", "unknown command 'trian'; did you mean 'train'?"},
       {"train", "train: expected what: binary, clip, cnn, dalle, dvae, gpt\n"},
-      {"plan binary --net tiny", "plan: unknown kind 'binary'; known: dalle, gpt, shape; without a kind: a binary net"},
+      {"plan binary --net tiny", "plan: unknown kind 'binary'; known: cnn, dalle, gpt, shape; without a kind: a binary net"},
       {"train binry", "train: unknown kind 'binry'; did you mean 'binary'?"},
       {"data synt", "did you mean 'synth'?"},
       {"train binary --data synth --bacth 5", "unknown option --bacth; did you mean 'batch'?"},
