@@ -1,9 +1,9 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
 compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context
-T] [--steps N] [--batch B] [--rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per byte
-of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes
-FOLDER/losses.svg, and ends with a line of JSON. With --shard-ranks that many neighbours divide the parameters, in one more row for
+T] [--steps N] [--batch B] [--rate R] [--local-rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in
+nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes
+FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, where it is another. With --shard-ranks that many neighbours divide the parameters, in one more row for
 each rank of factors that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours,
 too. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
 often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400
@@ -25,10 +25,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = pathlib.Path(os.environ.get("BITLOOM", ROOT / "build/release/bin/bitloom"))
 
 
-def arguments_of(options, batch, seed):
+def arguments_of(options, batch, seed, rate):
     layers, heads, width = options.net
     return ["--data", options.data, "--tokenizer", "bytes", "--layers", layers, "--heads", heads, "--width", width, "--context",
-            options.context, "--steps", options.steps, "--batch", batch, "--learning-rate", options.rate, "--dropout", 0, "--seed", seed,
+            options.context, "--steps", options.steps, "--batch", batch, "--learning-rate", rate, "--dropout", 0, "--seed", seed,
             "--evaluate-every", options.steps, "--evaluate-sequences", 0, "--keep", "last"]
 
 
@@ -36,7 +36,7 @@ def train(options, rank, seed, shards=0):
     """Validation loss, bytes that process 0 sends in a step, and seconds of a run, which is made or continued if need be."""
     run = options.out / f"rank{rank}-seed{seed}{f'-shards{shards}' if shards else ''}"
     if not (run / "model.safetensors").exists():
-        arguments = [*arguments_of(options, options.batch, seed), "--compress-rank", rank]
+        arguments = [*arguments_of(options, options.batch, seed, options.rate), "--compress-rank", rank]
         if (run / "options.ini").exists():
             arguments = ["--resume"]
         if shards:
@@ -57,8 +57,8 @@ def train_shards(options, rank, seed):
 def train_locally(options, inner_steps, seed, kills=0):
     folder = options.out / f"local{inner_steps}-seed{seed}{'-killed' if kills else ''}"
     if not (folder / "done.json").exists():
-        arguments = [*arguments_of(options, options.batch // options.workers, seed), "--inner-steps", inner_steps, "--sent-share",
-                     options.share, "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
+        arguments = [*arguments_of(options, options.batch // options.workers, seed, options.local_rate), "--inner-steps", inner_steps,
+                     "--sent-share", options.share, "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
         # Undisturbed, everybody is waited for; a killed one is waited for as long as its own steps take.
         arguments += ["--checkpoint-seconds", 5] if kills else ["--deadline", 600]
         pause = 0.0
@@ -78,11 +78,13 @@ def parse():
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
     parser.add_argument("--outer", default="0.7,0.6")
+    parser.add_argument("--local-rate", type=float)
     for name, default in (("rate", 3e-3), ("share", 1 / 16)):
         parser.add_argument(f"--{name}", type=float, default=default)
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
+    options.local_rate = options.local_rate or options.rate
     options.net = tuple(int(part) for part in options.net.split(","))
     options.outer = tuple(float(part) for part in options.outer.split(","))
     options.ranks = [int(part) for part in options.ranks.split(",") if part]
@@ -95,6 +97,8 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     names = ("workers", "net", "context", "steps", "batch", "rate", "share", "outer")
     settings = {name: getattr(options, name) for name in names} | {"data": str(options.data.resolve())}
+    if options.local_rate != options.rate:
+        settings["local_rate"] = options.local_rate
     earlier_runs.require_same_settings(options.out, json.loads(json.dumps(settings)))
     print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens by {options.workers} processes, "
           f"{options.seeds} seeds")

@@ -54,7 +54,9 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=
             marks.append(f'<text x="{across(x):.1f}" y="{down(y) - 9:.1f}" text-anchor="{anchor}">{name}</text>')
     for y in round_numbers(low, high):
         marks.append(f'<text x="{LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y:.4g}</text>')
-    tens = [factor * 10.0**power for power in range(math.floor(first_x), math.ceil(last_x) + 1) for factor in (1, 2, 5)] if by_powers else []
+    factors = (1, 2, 5) if last_x - first_x < 4 else (1,)  # as many as have room
+    powers = range(math.floor(first_x), math.ceil(last_x) + 1) if by_powers else []
+    tens = [factor * 10.0**power for power in powers for factor in factors]
     for x in [x for x in tens if first_x <= scale(x) <= last_x] if by_powers else round_numbers(first_x, last_x):
         marks.append(f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.4g}</text>' if x < 1e4 else
                      f'<text x="{across(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.0f}</text>')
