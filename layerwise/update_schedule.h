@@ -8,8 +8,8 @@
 
 namespace bitloom::layerwise {
 
-// Updates between those that carry statistics, as the options say; or, where these leave it open, so many that statistics take
-// about a quarter of messages of `budget` bytes on average (0: any), and 8 at least. statistics: number of them in an update.
+// Updates between those that carry statistics, as the options say; where these leave it open, 8, or as many more as keep
+// statistics to about a quarter of messages of `budget` bytes on average (0: any). statistics: number of them in an update.
 std::size_t statistics_interval(const mpi::ExchangeOptions& options, double budget, std::uint64_t statistics);
 
 class UpdateSchedule {

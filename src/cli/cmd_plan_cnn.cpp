@@ -14,19 +14,6 @@
 #include "plan/cnn_model.h"
 
 namespace bitloom::cli {
-namespace {
-
-plan::FloatOptions training_of(const CnnSettings& settings) {
-  plan::FloatOptions training;
-  training.batch = settings.batch;
-  training.micro_batch = settings.micro_batch_of(settings.batch).value_or(0);
-  training.activation_bits = static_cast<unsigned>(settings.activation_bits);
-  training.activation_quantiser = nn::find_quantiser(settings.activation_quantiser);
-  training.train = settings.make_options(1);
-  return training;
-}
-
-}  // namespace
 
 int plan_cnn(Session& session, std::span<const std::string> args) {
   CnnSettings settings;
@@ -63,7 +50,7 @@ int plan_cnn(Session& session, std::span<const std::string> args) {
     terminal.print("an image takes {:.3g} GFLOP, forward and backward; a step of {} images {:.3g} TFLOP", 1e-9 * operations,
                    settings.batch, 1e-12 * operations * static_cast<double>(settings.batch));
     const std::uint64_t limit = settings.memory != 0 ? settings.memory : usable_memory({}, 1);
-    const plan::FloatOptions training = training_of(settings);
+    const plan::FloatOptions training = settings.planned(settings.micro_batch_of(settings.batch).value_or(0), 1);
     nlohmann::json result = grid_settings.ranks == 0
                                 ? plan_alone(terminal, {.model = model,
                                                         .training = training,

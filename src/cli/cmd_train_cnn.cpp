@@ -41,7 +41,8 @@ std::string cnn_option(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
-Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, const data::Dataset& train) {
+// data_hash: of the training images.
+Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, const std::string& data_hash) {
   const models::CnnTraining& t = settings.training;
   Json json = {{"net", architecture_of(config)},
                {"activation_bits", config.activation_bits},
@@ -60,7 +61,7 @@ Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, c
                {"flip", t.flip},
                {"dtype", settings.values},
                {"seed", settings.seed},
-               {"data", content_hash(train)}};
+               {"data", data_hash}};
   add_quantiser(config.activation_quantiser, json);
   if (settings.local.is_local()) json.update(settings.local.identity());
   return json;
@@ -193,10 +194,7 @@ class TrainedCnn final : public TrainedModel {
   }
 
   plan::FloatOptions plan_options(std::size_t images) const {
-    plan::FloatOptions options;
-    options.batch = settings_.batch;
-    options.micro_batch = images;
-    options.train = settings_.make_options(steps_);
+    plan::FloatOptions options = settings_.planned(images, steps_);
     settings_.layout.add_to(options, *net_.layers);
     return options;
   }
@@ -255,6 +253,7 @@ class TrainedCnn final : public TrainedModel {
   CnnSettings& settings_;
   const Options& options_;
   const data::DataSplits& data_;
+  std::string data_hash_;  // of the training images, which the run's description needs first
   models::PixelScale scale_;
   models::Cnn net_;
   plan::FloatModel model_;
@@ -272,7 +271,8 @@ void TrainedCnn::describe(train::RunOptions& run) {
   run.may_be_done = !is_first_worker();  // while the first is not
   run.may_change_steps = run.may_change_steps || options_.is_asked_for("epochs");
   if (settings_.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, run.evaluate_every);
-  run.identity = identity_of(settings_, net_.config, data_.train).dump();
+  data_hash_ = content_hash(data_.train);
+  run.identity = identity_of(settings_, net_.config, data_hash_).dump();
   run.operations_per_target = 3 * net_.cost();
   run.start = {{"net", architecture_of(net_.config)},
                {"parameters", net_.parameters()},
@@ -320,16 +320,14 @@ void TrainedCnn::add_hooks(train::RunOptions& run, train::RunHooks& hooks, Progr
 }
 
 void TrainedCnn::train_in_local_steps(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) {
-  LocalRun local{.model = {{"net", architecture_of(net_.config)}, {"data", content_hash(data_.train)}},
-                 .field_name = &cnn_option,
-                 .targets = settings_.batch,
-                 .steps = steps_,
-                 .out = settings_.out,
-                 .resume = settings_.resume};
-  const auto steps =
-      std::make_shared<LocalTraining>(session().comm, settings_.local, training().trainer(), std::move(local), progress);
-  steps->attach(run, hooks);
-  hooks.owned = steps;  // it goes before the trainer does
+  LocalTraining::add_to(run, hooks, session().comm, settings_.local, training().trainer(),
+                        {.model = {{"net", architecture_of(net_.config)}, {"data", data_hash_}},
+                         .field_name = &cnn_option,
+                         .targets = settings_.batch,
+                         .steps = steps_,
+                         .out = settings_.out,
+                         .resume = settings_.resume},
+                        progress);
   hooks.join = [this, join = hooks.join](const train::SignOfLife& alive) {
     join(alive);
     if (training().trainer().steps() >= steps_) settle_statistics(alive);
@@ -352,8 +350,7 @@ void TrainedCnn::settle_statistics(const train::SignOfLife& alive) {
 
 void TrainedCnn::sum_up(const std::function<void()>& summary) {
   if (!settings_.local.is_job()) return TrainedModel::sum_up(summary);
-  if (session().comm.is_root()) summary();
-  LocalTraining::wait_for_first(session().comm);
+  LocalTraining::end_job(session().comm, summary);
 }
 
 void TrainedCnn::summarise(const train::RunResult& result) {
@@ -423,7 +420,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
     if (model.is_first_worker()) {
       training.run_after();
     } else {
-      LocalTraining::wait_for_first(session.comm);
+      LocalTraining::end_job(session.comm, [] {});
     }
   } else {
     FloatTraining(model).run();

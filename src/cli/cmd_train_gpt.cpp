@@ -296,24 +296,21 @@ void TrainedGpt::add_hooks(train::RunOptions& run, train::RunHooks& hooks, Progr
   }
   choose_samples(run, hooks, progress);
   if (settings_.local.is_local()) {
-    LocalRun local{.model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}},
-                   .field_name = &gpt_option,
-                   .targets = settings_.batch * config_.context,
-                   .steps = settings_.steps,
-                   .out = settings_.out,
-                   .resume = settings_.resume};
-    const auto steps =
-        std::make_shared<LocalTraining>(session().comm, settings_.local, training().trainer(), std::move(local), progress);
-    steps->attach(run, hooks);
-    hooks.owned = steps;  // it goes before the trainer does
+    LocalTraining::add_to(run, hooks, session().comm, settings_.local, training().trainer(),
+                          {.model = {{"net", to_json(config_)}, {"tokenizer", data::tokenizer_hash(*text_.tokenizer)}},
+                           .field_name = &gpt_option,
+                           .targets = settings_.batch * config_.context,
+                           .steps = settings_.steps,
+                           .out = settings_.out,
+                           .resume = settings_.resume},
+                          progress);
   }
   hooks.describe_model = [this](TensorFile& file) { models::add_description(file, net_.config(), *text_.tokenizer); };
 }
 
 void TrainedGpt::sum_up(const std::function<void()>& summary) {
   if (!settings_.local.is_job()) return TrainedModel::sum_up(summary);
-  if (session().comm.is_root()) summary();
-  LocalTraining::wait_for_first(session().comm);
+  LocalTraining::end_job(session().comm, summary);
 }
 
 void TrainedGpt::summarise(const train::RunResult& result) {

@@ -126,13 +126,12 @@ void CnnSettings::declare_plan(Options& options) {
 
 models::CnnConfig CnnSettings::make_planned(const Options& options) {
   models::CnnConfig config = models::find_cnn(net);
-  const models::CnnTraining recipe = config.training;
   const auto given = [&](const char* name) { return options.source(name) != Options::Source::none; };
-  const CnnSettings chosen = *this;
+  models::CnnTraining recipe = config.training;
+  if (given("batch")) recipe.batch = training.batch;
+  if (given("optimizer")) recipe.optimizer = training.optimizer;
+  if (given("lookahead") || average > 0) recipe.lookahead = training.lookahead;
   training = recipe;
-  if (given("batch")) training.batch = chosen.training.batch;
-  if (given("optimizer")) training.optimizer = chosen.training.optimizer;
-  training.lookahead = given("lookahead") ? chosen.training.lookahead : average > 0 ? 0 : recipe.lookahead;
   batch = training.batch;
   add_activation(config);
   config.training = training;
@@ -205,6 +204,14 @@ train::TrainOptions CnnSettings::make_options(std::uint64_t all_steps) const {
   options.optimizer.lookahead_steps = all_steps;
   options.rate = find_rate_course(training.schedule).make(training.learning_rate, all_steps);
   check(options);
+  return options;
+}
+
+plan::FloatOptions CnnSettings::planned(std::size_t images, std::uint64_t all_steps) const {
+  plan::FloatOptions options;
+  options.batch = batch;
+  options.micro_batch = images;
+  options.train = make_options(all_steps);
   return options;
 }
 

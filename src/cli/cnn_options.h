@@ -9,6 +9,7 @@
 #include "cli/model_source.h"
 #include "models/cnn/config.h"
 #include "models/cnn/image_batches.h"
+#include "plan/float_plan.h"
 #include "train/trainer.h"
 
 namespace bitloom::cli {
@@ -40,6 +41,8 @@ struct CnnSettings : FloatSettings {
   models::CnnConfig make_planned(const Options& options);
   // All but the number of micro-batches, for a run of `all_steps` steps.
   train::TrainOptions make_options(std::uint64_t all_steps) const;
+  // The same as plans take it, without a layout. images: at once.
+  plan::FloatOptions planned(std::size_t images, std::uint64_t all_steps) const;
 
   // Fields that take less memory.
   static constexpr const char* savers = "`activation_bits` 3, `dtype` bf16 or a smaller net take less";

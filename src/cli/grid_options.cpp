@@ -1,6 +1,7 @@
 #include "cli/grid_options.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/field_names.h"
 #include "cli/float_options.h"
@@ -107,9 +108,7 @@ plan::FloatPlan data_parallel_plan(const plan::FloatModel& model, int ranks, pla
   const auto shares = static_cast<std::size_t>(ranks);
   options.batch = (options.batch + shares - 1) / shares * shares;
   options.micro_batch = 0;
-  plan::GridWish wish;
-  wish.pipeline = wish.tensor = 1;
-  return plan::plan_grids(model, ranks, wish, options, cluster).front();
+  return plan::plan_grids(model, ranks, {1, 1}, options, cluster).front();
 }
 
 }  // namespace
@@ -146,20 +145,21 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
     terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
   }
   nlohmann::json compressions = nlohmann::json::array(), local_steps = nlohmann::json::array();
-  if ((settings.has_compression || settings.has_local_steps) && settings.compress_rank == 0 &&
-      options.shard == train::ShardLevel::none) {
-    const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
+  if (settings.compress_rank == 0 && options.shard == train::ShardLevel::none) {
+    std::optional<plan::FloatPlan> whole;  // gradients, of ranks that are all data-parallel
     if (settings.has_compression) {
+      const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
       if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
       for (const plan::CompressionPlan& each : compared) {
         compressions.push_back(to_json(each.plan, model, options.batch));
         compressions.back()["compress_rank"] = each.rank;
       }
+      if (!compared.empty()) whole = compared.front().plan;
+    } else if (settings.has_local_steps && ranks > 1) {
+      whole = data_parallel_plan(model, ranks, options, cluster);
     }
-    if (settings.has_local_steps && (!compared.empty() || !settings.has_compression)) {
-      const plan::FloatPlan whole =
-          compared.empty() ? data_parallel_plan(model, ranks, options, cluster) : compared.front().plan;
-      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), whole, cluster);
+    if (settings.has_local_steps && whole) {
+      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), *whole, cluster);
       print_local_steps(terminal, model, local, options.batch);
       for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));
     }

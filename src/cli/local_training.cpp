@@ -89,8 +89,16 @@ void LocalTraining::attach(train::RunOptions& options, train::RunHooks& hooks) {
   hooks.leave = [this](const train::SignOfLife& alive) { group_->leave(alive); };
 }
 
-void LocalTraining::wait_for_first(mpi::Comm& comm) {
+void LocalTraining::add_to(train::RunOptions& options, train::RunHooks& hooks, mpi::Comm& comm, const LocalSettings& settings,
+                           train::Trainer& trainer, LocalRun run, ProgressSink& progress) {
+  const auto local = std::make_shared<LocalTraining>(comm, settings, trainer, std::move(run), progress);
+  local->attach(options, hooks);
+  hooks.owned = local;  // it goes before the trainer does
+}
+
+void LocalTraining::end_job(mpi::Comm& comm, const std::function<void()>& alone) {
   if (comm.is_root()) {
+    alone();
     for (int other = 1; other < comm.size(); ++other) comm.send(other, {std::byte{1}});
     comm.wait_until([&] { return comm.sends_finished(); }, "end of a job");
     return;

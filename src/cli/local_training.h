@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -40,13 +41,17 @@ class LocalTraining {
   // Collective. comm and trainer outlive this. Throws Error(usage) where workers do not fit together, and Error(io).
   LocalTraining(mpi::Comm& comm, const LocalSettings& settings, train::Trainer& trainer, LocalRun run, ProgressSink& progress);
 
-  // This outlives the run.
-  void attach(train::RunOptions& options, train::RunHooks& hooks);
+  // The same as a part of a run, whose hooks own it.
+  static void add_to(train::RunOptions& options, train::RunHooks& hooks, mpi::Comm& comm, const LocalSettings& settings,
+                     train::Trainer& trainer, LocalRun run, ProgressSink& progress);
 
-  // At the end of a job, when its first process has done what it does alone: the others wait for it, however long that takes.
-  static void wait_for_first(mpi::Comm& comm);
+  // Collective, at the end of a job: its first process does what it does alone, and the others wait for it, however long that
+  // takes.
+  static void end_job(mpi::Comm& comm, const std::function<void()>& alone);
 
  private:
+  // This outlives the run.
+  void attach(train::RunOptions& options, train::RunHooks& hooks);
   void make_exchange(mpi::Comm workers, const LocalSettings& settings, const LocalRun& run, bool is_new);
 
   std::size_t workers_;

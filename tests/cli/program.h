@@ -16,8 +16,8 @@ Args with(Args args, const Args& more);
 // Between white space.
 Args words_of(const std::string& text);
 
-// Whether two model files hold the same tensors, bit for bit.
-bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b);
+// Whether two model files hold the same tensors, bit for bit; but for those, if any, with `ignored` in their names.
+bool same_tensors(const std::filesystem::path& a, const std::filesystem::path& b, const std::string& ignored = "");
 
 struct Outcome {
   int code = -1;  // exit code; 128 + n after signal n

@@ -9,7 +9,6 @@
 
 #include "core/file.h"
 #include "core/metrics.h"
-#include "core/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/events.h"
@@ -53,15 +52,7 @@ Args local_cnn(const std::string& out, const Args& more = {}) {
 }
 
 // Compares parameters alone, not moving statistics.
-bool same_parameters(const std::filesystem::path& a, const std::filesystem::path& b) {
-  TensorFile first = TensorFile::load(a), second = TensorFile::load(b);
-  for (TensorFile* file : {&first, &second}) {
-    std::erase_if(file->tensors, [](const auto& each) { return each.first.find(".moving_") != std::string::npos; });
-  }
-  return !first.tensors.empty() && std::ranges::equal(first.tensors, second.tensors, [](const auto& x, const auto& y) {
-    return x.first == y.first && std::ranges::equal(x.second.bytes.span(), y.second.bytes.span());
-  });
-}
+bool same_parameters(const std::filesystem::path& a, const std::filesystem::path& b) { return same_tensors(a, b, ".moving_"); }
 
 }  // namespace
 

@@ -51,13 +51,16 @@ TEST_CASE("mini-batches whose loss is not finite are no part of moving statistic
   });
   Trainer trainer(engine, task, options);
   trainer.settle_statistics(4, [] {});
+  std::size_t found = 0;
   for (const auto& [name, tensor] : test::saved(trainer).tensors) {
     if (!name.starts_with("norm.moving_")) continue;
     INFO(name);
+    ++found;
     std::vector<double> values(tensor.bytes.size() / sizeof(double));
     std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
     CHECK(std::ranges::all_of(values, [](double value) { return std::isfinite(value) && std::abs(value) < 100; }));
   }
+  CHECK(found == 2);
 }
 
 TEST_CASE("moving statistics follow parameters that were moved from outside, and nothing else changes", "[train]") {
