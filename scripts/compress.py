@@ -1,16 +1,18 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
-compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context
-T] [--steps N] [--batch B] [--rate R] [--local-rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in
-nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes
-FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, where it is another. With --shard-ranks that many neighbours divide the parameters, in one more row for
-each rank of factors that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours,
-too. Local steps send the share S of differences, in two bits each. With --kills one more training in local steps is killed that
-often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400
-times fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
+compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T]
+[--steps N] [--batch B] [--rate R] [--local-rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per
+byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes
+FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the root of the number of
+workers, up to 3, times the rate. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of factors
+that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours, too. Local steps send the
+share S of differences, in two bits each. With --kills one more training in local steps is killed that often, one process at a time. Aims:
+the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer, is within the spread of seeds of
+whole gradients, or below; with kills it is within that of local steps."""
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -77,14 +79,14 @@ def parse():
     parser.add_argument("--inner-steps", default="5,20")
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
-    parser.add_argument("--outer", default="0.7,0.6")
+    parser.add_argument("--outer", default="1,0.5")
     parser.add_argument("--local-rate", type=float)
     for name, default in (("rate", 3e-3), ("share", 1 / 16)):
         parser.add_argument(f"--{name}", type=float, default=default)
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    options.local_rate = options.local_rate or options.rate
+    options.local_rate = options.local_rate or options.rate * min(math.sqrt(options.workers), 3)  # as the program has it
     options.net = tuple(int(part) for part in options.net.split(","))
     options.outer = tuple(float(part) for part in options.outer.split(","))
     options.ranks = [int(part) for part in options.ranks.split(",") if part]
@@ -97,7 +99,7 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     names = ("workers", "net", "context", "steps", "batch", "rate", "share", "outer")
     settings = {name: getattr(options, name) for name in names} | {"data": str(options.data.resolve())}
-    if options.local_rate != options.rate:
+    if options.inner_steps:
         settings["local_rate"] = options.local_rate
     earlier_runs.require_same_settings(options.out, json.loads(json.dumps(settings)))
     print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens by {options.workers} processes, "

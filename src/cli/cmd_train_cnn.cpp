@@ -296,11 +296,8 @@ void TrainedCnn::announce(double peak) {
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   if (settings_.local.is_local()) {
     terminal.print("{}", settings_.local.described(net_.parameters()));
-    if (options_.source("learning-rate") == Options::Source::none) {
-      terminal.print(
-          "learning rate {:.3g}, as for one process with such batches; with many workers several times that may learn "
-          "faster (--learning-rate)",
-          settings_.training.learning_rate);
+    if (options_.source("learning-rate") == Options::Source::none && settings_.local.expected_workers() > 1) {
+      terminal.print("{}", settings_.local.described_rate(settings_.training.learning_rate));
     }
   }
   terminal.print("memory: {}", memory_text(micro_batch()));

@@ -83,9 +83,13 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
            option, options.raw(option), settings.data);
     }
   }
-  (void)settings.make_options();
   settings.data = fs::absolute(settings.data).lexically_normal().string();
-  settle_local(session, settings.local, settings.layout, settings.make_options().optimizer.average, settings);
+  const train::TrainOptions training = settings.make_options();
+  const bool goes_on = settings.resume;  // with its rate, which is 0, for that of one process, in those of older programs
+  settle_local(session, settings.local, settings.layout, training.optimizer.average, settings);
+  if (settings.local.is_local() && settings.rate == 0 && !goes_on) {
+    settings.rate = training.rate.peak * settings.local.rate_factor();
+  }
 }
 
 // Every process reads it; all must have the same.
@@ -262,7 +266,12 @@ void TrainedGpt::announce(double peak) {
                  engine().backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
-  if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
+  if (settings_.local.is_local()) {
+    terminal.print("{}", settings_.local.described(config_.parameters()));
+    if (options_.source("learning-rate") == Options::Source::none && settings_.local.expected_workers() > 1) {
+      terminal.print("{}", settings_.local.described_rate(settings_.rate));
+    }
+  }
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 

@@ -17,6 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A worker's own steps have to stay stable, however many others there are.
+constexpr double most_rate_factor = 3;
+
 // Name of a machine, as part of a worker's name.
 std::string plain_name(std::string host) {
   host = host.substr(0, host.find('.'));
@@ -52,7 +55,8 @@ void LocalSettings::declare(Options& options) {
   options.text("through", through, "FOLDER",
                "Folder that the workers share, on NFS say, for their messages; they come and go as they like");
   options.text("worker", worker, "NAME", "Name of this worker among the others; without it: the machine's, and a number");
-  options.count("workers", workers, 1, 1000000, "Number of workers that the first round waits for");
+  options.count("workers", workers, 1, 1000000,
+                "Number of workers that the first round waits for, and the default learning rate is for");
   options.count("inner-steps", inner_steps, 1, any_count,
                 "Steps of a worker by itself between two messages about the same parameters");
   options.count("fragments", fragments, 1, 100000,
@@ -101,12 +105,17 @@ void LocalSettings::settle(mpi::Comm& comm) {
       fail(ErrorKind::usage, "--ranks-per-worker: {}; expected a divisor of the {} processes", ranks_per_worker, comm.size());
     }
     job_name_ = name_in_job(comm, ranks_per_worker);
+    job_workers_ = static_cast<std::size_t>(comm.size()) / ranks_per_worker;
     return;
   }
   if (ranks_per_worker != 1) {
     fail(ErrorKind::usage,
          "--ranks-per-worker: {} with --through, where all processes of a run are one worker; expected it without",
          ranks_per_worker);
+  }
+  if (fan_in != LocalSettings().fan_in) {
+    fail(ErrorKind::usage, "--fan-in: {} with --through, where messages lie in a folder instead of a tree; expected it without",
+         fan_in);
   }
   through = fs::absolute(through).lexically_normal().string();
   if (worker.empty()) worker = new_worker_name();
@@ -117,6 +126,16 @@ mpi::Comm LocalSettings::make_worker(mpi::Comm& comm) const { return comm.split(
 
 std::string LocalSettings::own_folder(const std::string& out) const {
   return is_job() && number() > 0 ? (fs::path(out) / "workers" / job_name_).string() : out;
+}
+
+double LocalSettings::rate_factor() const {
+  return is_local() ? std::min(std::sqrt(static_cast<double>(expected_workers())), most_rate_factor) : 1;
+}
+
+std::string LocalSettings::described_rate(double rate) const {
+  return fmt::format(
+      "learning rate {:.3g}: {:.3g} times that of one process with such batches, for {} workers (--learning-rate)", rate,
+      rate_factor(), expected_workers());
 }
 
 std::uint64_t LocalSettings::stream_seed(std::uint64_t seed) const {

@@ -1,6 +1,7 @@
 // bitloom train gpt --exchange local: runs of their own that share what they learn through a folder, killed and joined at will,
 // and processes of a job that send it to one another.
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -26,19 +27,31 @@ Args worker(const std::string& name, int steps, const Args& more = {}) {
               more);
 }
 
+// The learning rate of a run, as its process that came last says.
+double rate_of(const std::filesystem::path& run) { return lines_of(run, "start").back()["options"]["learning-rate"]; }
+
+// That of one process with the same net.
+double rate_of_one(const std::filesystem::path& folder) {
+  REQUIRE(run_program(folder, quick_gpt("alone", 4)).code == 0);
+  return rate_of(folder / "alone");
+}
+
 }  // namespace
 
 TEST_CASE("workers with a folder in common end with one model", "[gpt][local]") {
   const TempDir folder;
   write_text(folder / "text.txt");
   Background a(folder.path(), worker("a", 40, {"--workers", "2", "--fragments", "5"}));
-  Background b(folder.path(), worker("b", 40, {"--workers", "2", "--fragments", "5"}));
+  Background b(folder.path(), worker("b", 40, {"--workers", "2", "--fragments", "5", "--learning-rate", "0.001"}));
   for (Background* each : {&a, &b}) {
     const Outcome outcome = each->wait();
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK(has(outcome.out, "waiting until 2 workers are there"));
+    CHECK(has(outcome.out, "1.41 times that of one process with such batches, for 2 workers") == (each == &a));
   }
+  CHECK(rate_of(folder / "a") == Approx(std::sqrt(2.0) * rate_of_one(folder.path())));
+  CHECK(rate_of(folder / "b") == 0.001);
   CHECK(same_tensors(folder / "a/model.safetensors", folder / "b/model.safetensors"));
   REQUIRE(lines_of(folder / "a", "exchange").size() == 40);
   for (const nlohmann::json& line : lines_of(folder / "a", "exchange")) CHECK(line["workers"] == 2);
@@ -87,6 +100,7 @@ TEST_CASE("a worker that stops alone goes on as if it had not", "[gpt][local]") 
     hold.release();
   }
   CHECK(std::filesystem::is_empty(folder / "shared/workers"));
+  CHECK(rate_of(folder / "a") == rate_of_one(folder.path()));
   const Outcome again = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "a"});
   INFO(again.out << again.err);
   REQUIRE(again.code == 0);
@@ -111,9 +125,12 @@ TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][
     CHECK(has(outcome.err, "bitloom train gpt --resume --out run"));
     hold.release();
   }
+  const double rate = rate_of(folder / "run");
+  CHECK(rate == Approx(std::sqrt(3.0) * rate_of_one(folder.path())));
   const Outcome again = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run"});
   INFO(again.out << again.err);
   REQUIRE(again.code == 0);
+  CHECK(rate_of(folder / "run") == rate);
   CHECK(has(again.out, "joins the 2 workers of this job after round 2"));
   const auto workers = std::filesystem::directory_iterator(folder / "run/workers");
   std::vector<std::filesystem::path> others;
@@ -205,6 +222,7 @@ TEST_CASE("options of local steps that do not go together are refused", "[gpt][l
   CHECK(has(error(with(local, {"--fragments", "4"})), "--fragments: 4; expected a divisor of --inner-steps, 30"));
   CHECK(has(error(with(local, {"--delay", "30"})), "--delay: 30 steps"));
   CHECK(has(error(with(local, {"--ranks-per-worker", "2"})), "--ranks-per-worker: 2 with --through"));
+  CHECK(has(error(with(local, {"--fan-in", "4"})), "--fan-in: 4 with --through"));
   CHECK(has(error(with(local, {"--average", "0.99"})), "--average: 0.99 with --exchange local"));
   CHECK(has(error(with(local, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));
   CHECK(has(error(with(local, {"--tensor", "2"})), "--tensor: 2 with --exchange local"));

@@ -14,8 +14,8 @@
 namespace bitloom::train {
 
 struct OuterOptions {
-  double rate = 0.7;
-  double momentum = 0.6;  // Nesterov's; 0: none. The paper's 0.9 is for more rounds than small trainings have
+  double rate = 1;
+  double momentum = 0.5;  // Nesterov's; 0: none. The paper's 0.7 and 0.9 are for more rounds than small trainings have
 };
 
 // Differences of parameters are whole multiples of this.

@@ -74,7 +74,7 @@ void TreeExchange::open_memory(const Json& identity, const Json& founded, const 
   });
   const std::string own = identity.dump();
   const bool is_same = comm_.broadcast_text(own) == own;
-  comm_.check(is_same ? "" : "trains otherwise than rank 0: another net, text or other options", ErrorKind::usage);
+  comm_.check(is_same ? "" : "trains otherwise than rank 0: another net, other data or options", ErrorKind::usage);
   founded_ = Json::parse(comm_.broadcast_text(memory_ ? memory_->founded().dump() : ""));
 }
 
