@@ -410,7 +410,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   check_images(settings, data.train);
   const NoticeWatch notice(settings.notice_command);
   TrainedCnn model(session, settings, options, data, *threads);
-  if (is_finished(session, options, settings, model.steps(), "--epochs")) return exit_done;
+  if (is_finished(session, options, settings, model.steps(), settings.steps != 0 ? "--steps" : "--epochs")) return exit_done;
   if (is_left_untested(session, options, settings, model.steps())) {
     model.make_up_for_test();
     FloatTraining training(model);

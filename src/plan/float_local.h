@@ -22,6 +22,7 @@ struct LocalPlan {
   double message_bytes = 0, reply_bytes = 0;  // expected
   double seconds = 0;                         // of a step, its share of the exchange included
   double computing = 0;                       // share of them in which ranks compute
+  std::uint64_t memory = 0;                   // bytes of a rank, what is shared and what is kept included
 };
 
 // Ranks of `dense`, the plan of the same ranks that are all data-parallel, each alone in steps of its share of the batch. The

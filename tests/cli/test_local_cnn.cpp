@@ -80,6 +80,7 @@ TEST_CASE("workers train one convolutional net through a folder", "[cnn][local]"
   CHECK(lines_of(folder / "a", "result").at(0)["training_loss"] != lines_of(folder / "b", "result").at(0)["training_loss"]);
   const double accuracy = lines_of(folder / "a", "test").at(0)["accuracy"];
   CHECK(accuracy > 0.3);
+  CHECK(has(run_program(folder.path(), {"train", "cnn", "--resume", "--out", "a"}).out, "more of them need a larger --steps"));
   // One that comes when all is done has the same parameters, and takes its statistics from images alone.
   const Outcome late = run_program(folder.path(), local_cnn("late", {"--through", "shared", "--validation", "0"}));
   CHECK(late.code == 2);  // other images

@@ -79,6 +79,9 @@ TEST_CASE("a plan of a convolutional net on ranks compares whole gradients with 
     before = each["step_seconds"];
     // A sixteenth of the parameters in two bits each, and where they are.
     CHECK(each["message_bytes"].get<double>() < 0.125 * plan["parameters"].get<double>());
+    // Shared values, a copy, momentum, error feedback, what is under way.
+    CHECK(each["memory_bytes"] ==
+          (*whole)["memory"]["total"].get<std::uint64_t>() + 5 * sizeof(float) * plan["parameters"].get<std::uint64_t>());
   }
 }
 
