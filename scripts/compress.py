@@ -79,7 +79,7 @@ def parse():
     parser.add_argument("--inner-steps", default="5,20")
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
-    parser.add_argument("--outer", default="1,0.5")
+    parser.add_argument("--outer", default="1,0.2")
     parser.add_argument("--local-rate", type=float)
     for name, default in (("rate", 3e-3), ("share", 1 / 16)):
         parser.add_argument(f"--{name}", type=float, default=default)

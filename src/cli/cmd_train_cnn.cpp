@@ -296,9 +296,7 @@ void TrainedCnn::announce(double peak) {
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   if (settings_.local.is_local()) {
     terminal.print("{}", settings_.local.described(net_.parameters()));
-    if (options_.source("learning-rate") == Options::Source::none && settings_.local.expected_workers() > 1) {
-      terminal.print("{}", settings_.local.described_rate(settings_.training.learning_rate));
-    }
+    if (const std::string rate = settings_.local.described_rate(); !rate.empty()) terminal.print("{}", rate);
   }
   terminal.print("memory: {}", memory_text(micro_batch()));
 }

@@ -88,7 +88,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
   const bool goes_on = settings.resume;  // with its rate, which is 0, for that of one process, in those of older programs
   settle_local(session, settings.local, settings.layout, training.optimizer.average, settings);
   if (settings.local.is_local() && settings.rate == 0 && !goes_on) {
-    settings.rate = training.rate.peak * settings.local.rate_factor();
+    settings.rate = settings.local.choose_rate(training.rate.peak);
   }
 }
 
@@ -268,9 +268,7 @@ void TrainedGpt::announce(double peak) {
   settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
   if (settings_.local.is_local()) {
     terminal.print("{}", settings_.local.described(config_.parameters()));
-    if (options_.source("learning-rate") == Options::Source::none && settings_.local.expected_workers() > 1) {
-      terminal.print("{}", settings_.local.described_rate(settings_.rate));
-    }
+    if (const std::string rate = settings_.local.described_rate(); !rate.empty()) terminal.print("{}", rate);
   }
   terminal.print("memory: {}", memory_text(micro_batch()));
 }

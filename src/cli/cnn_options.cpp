@@ -161,7 +161,7 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
   }
   // As many examples move the parameters as far.
   const double ratio = static_cast<double>(training.batch) / static_cast<double>(recipe.batch);
-  if (!given("learning-rate")) training.learning_rate = recipe.learning_rate * ratio * local.rate_factor();
+  if (!given("learning-rate")) training.learning_rate = local.choose_rate(recipe.learning_rate * ratio);
   if (!given("weight-decay")) training.weight_decay = recipe.weight_decay * (recipe.optimizer == "sgd" ? ratio : 1);
   if (!given("schedule")) training.schedule = recipe.schedule;
   if (!given("momentum")) training.momentum = recipe.momentum;

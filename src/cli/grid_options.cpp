@@ -1,7 +1,6 @@
 #include "cli/grid_options.h"
 
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/field_names.h"
 #include "cli/float_options.h"
@@ -146,7 +145,6 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   }
   nlohmann::json compressions = nlohmann::json::array(), local_steps = nlohmann::json::array();
   if (settings.compress_rank == 0 && options.shard == train::ShardLevel::none) {
-    std::optional<plan::FloatPlan> whole;  // gradients, of ranks that are all data-parallel
     if (settings.has_compression) {
       const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
       if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
@@ -154,12 +152,15 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
         compressions.push_back(to_json(each.plan, model, options.batch));
         compressions.back()["compress_rank"] = each.rank;
       }
-      if (!compared.empty()) whole = compared.front().plan;
-    } else if (settings.has_local_steps && ranks > 1) {
-      whole = data_parallel_plan(model, ranks, options, cluster);
     }
-    if (settings.has_local_steps && whole) {
-      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), *whole, cluster);
+    // Workers have f32 parameters, and no averages.
+    const bool has_f32 = options.train.values != DType::bf16 || options.train.master_weights != nn::MasterWeights::none;
+    if (settings.has_local_steps && ranks > 1 && has_f32) {
+      plan::FloatOptions alone = options;
+      alone.train.optimizer.average = 0;
+      alone.train.optimizer.lookahead = 0;
+      const plan::FloatPlan whole = data_parallel_plan(model, ranks, alone, cluster);
+      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), whole, cluster);
       print_local_steps(terminal, model, local, options.batch);
       for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));
     }

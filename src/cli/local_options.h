@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "cli/options.h"
@@ -35,14 +36,12 @@ struct LocalSettings {
   void settle(mpi::Comm& comm);
   // Collective, in a job: the processes of this one's worker, whose errors are not those of others.
   mpi::Comm make_worker(mpi::Comm& comm) const;
-  // Number of workers that is known before they train: of a job, or --workers.
-  std::size_t expected_workers() const { return is_job() ? job_workers_ : workers; }
-  // Factor on the learning rate that suits one process with a worker's batches: the root of the number of workers, up to 3.
-  // What they learn is averaged, so that its noise shrinks as that of larger batches does (models/RESULTS.md, "Local steps
-  // instead of gradients").
-  double rate_factor() const;
-  // "learning rate 0.0085: 2.83 times that of one process with such batches, for 8 workers"
-  std::string described_rate(double rate) const;
+  // The learning rate of own steps, where none is given: that of one process with a worker's batches times the root of the
+  // number of workers, up to 3. What they learn is averaged, so that its noise shrinks as that of larger batches does
+  // (models/RESULTS.md, "Local steps instead of gradients"). As it is without local steps.
+  double choose_rate(double of_one);
+  // "learning rate 0.0085: 2.83 times that of one process with such batches, for 8 workers"; "" unless it has been chosen.
+  std::string described_rate() const;
   // Number of this worker in a job, and whether this process is the one that speaks for it.
   int number() const { return is_job() ? rank_ / static_cast<int>(ranks_per_worker) : 0; }
   bool is_first() const { return is_job() ? rank_ % static_cast<int>(ranks_per_worker) == 0 : rank_ == 0; }
@@ -59,9 +58,14 @@ struct LocalSettings {
   nlohmann::json identity() const;
 
  private:
+  // That are known before they train.
+  std::size_t expected_workers() const { return is_job() ? job_workers_ : workers; }
+  double rate_factor() const;
+
   std::string job_name_;  // of this worker among those of the job: its machine's, and which of this machine's it is
   int rank_ = 0;
   std::size_t job_workers_ = 1;
+  std::optional<double> chosen_rate_;
 };
 
 }  // namespace bitloom::cli

@@ -29,7 +29,8 @@ std::vector<LocalPlan> plan_local_steps(std::uint64_t parameters, const FloatPla
     const double wire = ranks * (on_wire(plan.message_bytes) + on_wire(plan.reply_bytes)) * 8 / cluster.link.bits_per_second;
     plan.seconds = compute + (wire + 2 * cluster.link.latency) / static_cast<double>(steps);
     plan.computing = compute / plan.seconds;
-    plan.memory = dense.memory().total() + train::local_bytes({}, parameters);
+    plan.memory = dense.memory().total();
+    plan.kept = train::local_bytes({}, parameters);
     plans.push_back(plan);
   }
   return plans;

@@ -1,4 +1,5 @@
-// Time of local steps: workers that train by themselves and exchange what they learn through a folder (train/local/).
+// Time and memory of local steps: workers that train by themselves and exchange what they learn through a folder
+// (train/local/).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct LocalPlan {
   double message_bytes = 0, reply_bytes = 0;  // expected
   double seconds = 0;                         // of a step, its share of the exchange included
   double computing = 0;                       // share of them in which ranks compute
-  std::uint64_t memory = 0;                   // bytes of a rank, what is shared and what is kept included
+  std::uint64_t memory = 0, kept = 0;         // bytes of a rank; of its host besides, for what is shared and what is kept
 };
 
 // Ranks of `dense`, the plan of the same ranks that are all data-parallel, each alone in steps of its share of the batch. The

@@ -222,7 +222,6 @@ TEST_CASE("options of local steps that do not go together are refused", "[gpt][l
   CHECK(has(error(with(local, {"--fragments", "4"})), "--fragments: 4; expected a divisor of --inner-steps, 30"));
   CHECK(has(error(with(local, {"--delay", "30"})), "--delay: 30 steps"));
   CHECK(has(error(with(local, {"--ranks-per-worker", "2"})), "--ranks-per-worker: 2 with --through"));
-  CHECK(has(error(with(local, {"--fan-in", "4"})), "--fan-in: 4 with --through"));
   CHECK(has(error(with(local, {"--average", "0.99"})), "--average: 0.99 with --exchange local"));
   CHECK(has(error(with(local, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));
   CHECK(has(error(with(local, {"--tensor", "2"})), "--tensor: 2 with --exchange local"));

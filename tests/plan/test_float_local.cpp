@@ -32,6 +32,7 @@ FloatPlan dense_plan(int ranks) {
   plan.grid.data = ranks;
   plan.seconds = 2;
   plan.computing = 0.25;
+  plan.stages.emplace_back().memory.stash = 1000;
   return plan;
 }
 
@@ -47,6 +48,8 @@ TEST_CASE("planned messages and replies of local steps are as long as real ones"
       const double replied = bytes_of(mpi::largest_of(mpi::merge(all), 4096, 4 * count));
       const LocalMessages messages{static_cast<double>(count) / 4096, 2, 4};
       const LocalPlan plan = plan_local_steps(elements, dense_plan(ranks), {}, messages).front();
+      CHECK(plan.memory == 1000);
+      CHECK(plan.kept == train::local_bytes({}, elements));
       CHECK(plan.message_bytes == Approx(sent).epsilon(0.15));
       CHECK(plan.reply_bytes == Approx(replied).epsilon(0.15));
     }

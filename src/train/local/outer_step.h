@@ -15,7 +15,7 @@ namespace bitloom::train {
 
 struct OuterOptions {
   double rate = 1;
-  double momentum = 0.5;  // Nesterov's; 0: none. The paper's 0.7 and 0.9 are for more rounds than small trainings have
+  double momentum = 0.2;  // Nesterov's; 0: none. With the paper's 0.7 and 0.9 short trainings go too far (models/RESULTS.md)
 };
 
 // Differences of parameters are whole multiples of this.
