@@ -17,10 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A worker's own steps have to stay stable, however many others there are: GPTs of eight workers learned more with 2.8 times
-// the rate and less with 4 times (models/RESULTS.md).
-constexpr double most_rate_factor = 3;
-
 // Name of a machine, as part of a worker's name.
 std::string plain_name(std::string host) {
   host = host.substr(0, host.find('.'));
@@ -125,13 +121,10 @@ std::string LocalSettings::own_folder(const std::string& out) const {
   return is_job() && number() > 0 ? (fs::path(out) / "workers" / job_name_).string() : out;
 }
 
-double LocalSettings::rate_factor() const {
-  return std::min(std::sqrt(static_cast<double>(expected_workers())), most_rate_factor);
-}
-
-double LocalSettings::choose_rate(double of_one) {
+double LocalSettings::choose_rate(double of_one, double most) {
   if (!is_local()) return of_one;
-  chosen_rate_ = of_one * rate_factor();
+  rate_factor_ = std::min(std::sqrt(static_cast<double>(expected_workers())), most);
+  chosen_rate_ = of_one * rate_factor_;
   return *chosen_rate_;
 }
 
@@ -143,7 +136,7 @@ std::string LocalSettings::described_rate() const {
   }
   return fmt::format(
       "learning rate {:.3g}: {:.3g} times that of one process with such batches, for {} workers (--learning-rate)",
-      *chosen_rate_, rate_factor(), expected_workers());
+      *chosen_rate_, rate_factor_, expected_workers());
 }
 
 std::uint64_t LocalSettings::stream_seed(std::uint64_t seed) const {

@@ -37,9 +37,10 @@ struct LocalSettings {
   // Collective, in a job: the processes of this one's worker, whose errors are not those of others.
   mpi::Comm make_worker(mpi::Comm& comm) const;
   // The learning rate of own steps, where none is given: that of one process with a worker's batches times the root of the
-  // number of workers, up to 3. What they learn is averaged, so that its noise shrinks as that of larger batches does
-  // (models/RESULTS.md, "Local steps instead of gradients"). As it is without local steps.
-  double choose_rate(double of_one);
+  // number of workers, up to `most`, for own steps have to stay stable however many others there are. What workers learn is
+  // averaged, so that its noise shrinks as that of larger batches does (models/RESULTS.md, "Local steps instead of gradients").
+  // As it is without local steps.
+  double choose_rate(double of_one, double most);
   // "learning rate 0.0085: 2.83 times that of one process with such batches, for 8 workers"; "" unless it has been chosen.
   std::string described_rate() const;
   // Number of this worker in a job, and whether this process is the one that speaks for it.
@@ -60,12 +61,12 @@ struct LocalSettings {
  private:
   // That are known before they train.
   std::size_t expected_workers() const { return is_job() ? job_workers_ : workers; }
-  double rate_factor() const;
 
   std::string job_name_;  // of this worker among those of the job: its machine's, and which of this machine's it is
   int rank_ = 0;
   std::size_t job_workers_ = 1;
   std::optional<double> chosen_rate_;
+  double rate_factor_ = 1;
 };
 
 }  // namespace bitloom::cli

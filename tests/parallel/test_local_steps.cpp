@@ -272,8 +272,10 @@ TEST_CASE("processes of a job that do not train the same are refused on all rank
   };
   const bool is_last = world().rank() == world().size() - 1;
   CHECK(has(message_of(ErrorKind::usage, [&] { open("one", "spirals"); }), "'one' in two processes"));
-  CHECK(has(message_of(ErrorKind::usage, [&] { open(fmt::format("w{}", world().rank()), is_last ? "other" : "spirals"); }),
-            fmt::format("rank {}: trains otherwise than rank 0", world().size() - 1)));
+  const std::string refusal =
+      message_of(ErrorKind::usage, [&] { open(fmt::format("w{}", world().rank()), is_last ? "other" : "spirals"); });
+  CHECK(has(refusal, fmt::format("rank {}: trains otherwise (given) than rank 0 (stored):", world().size() - 1)));
+  CHECK(has(refusal, "net: spirals stored, other given"));
 }
 
 TEST_CASE("the processes of a worker have the parameters of its first, and hear of what it throws", "[local][group]") {

@@ -72,9 +72,12 @@ void TreeExchange::open_memory(const Json& identity, const Json& founded, const 
   comm_.together([&] {
     if (comm_.is_root()) memory_.emplace(options_.memory, identity, founded, field_name);
   });
-  const std::string own = identity.dump();
-  const bool is_same = comm_.broadcast_text(own) == own;
-  comm_.check(is_same ? "" : "trains otherwise than rank 0: another net, other data or options", ErrorKind::usage);
+  const std::vector<FieldDifference> differences =
+      find_differences(Json::parse(comm_.broadcast_text(identity.dump())), identity);
+  std::string error;
+  if (!differences.empty())
+    error = "trains otherwise (given) than rank 0 (stored):" + describe_differences(differences, field_name);
+  comm_.check(error, ErrorKind::usage);
   founded_ = Json::parse(comm_.broadcast_text(memory_ ? memory_->founded().dump() : ""));
 }
 
