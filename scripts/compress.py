@@ -1,14 +1,15 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
 compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T]
-[--steps N] [--batch B] [--rate R] [--local-rate R] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation losses in nats per
-byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes
-FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the root of the number of
-workers, up to 3, times the rate. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of factors
-that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours, too. Local steps send the
-share S of differences, in two bits each. With --kills one more training in local steps is killed that often, one process at a time. Aims:
-the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer, is within the spread of seeds of
-whole gradients, or below; with kills it is within that of local steps."""
+[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation
+losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step,
+writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the root of the number
+of workers, up to 3, times the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks that many neighbours
+divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and bytes those of
+parameters and gradients among neighbours, too. Local steps send the share S of differences, in two bits each. With --kills one more
+training in local steps is killed that often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes,
+and of local steps, with 400 times fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local
+steps."""
 
 import argparse
 import json

@@ -294,10 +294,7 @@ void TrainedCnn::announce(double peak) {
   terminal.print("{}",
                  steps_text(settings_, steps_, "images", micro_batch(), grid_.shape().data, steps_per_epoch_, engine(), peak));
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  if (settings_.local.is_local()) {
-    terminal.print("{}", settings_.local.described(net_.parameters()));
-    if (const std::string rate = settings_.local.described_rate(); !rate.empty()) terminal.print("{}", rate);
-  }
+  if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(net_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 

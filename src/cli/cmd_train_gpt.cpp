@@ -70,6 +70,9 @@ std::string gpt_option(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
+// Local steps: eight workers learned more with 2.8 times the rate, and less with 4 times (models/RESULTS.md).
+constexpr double most_gpt_rate_factor = 3;
+
 // Refuses options that do not fit together, and settles where this process's run goes.
 void settle(Session& session, const Options& options, GptSettings& settings) {
   if (!fs::is_directory(settings.data) && !data::is_json_lines(settings.data) && options.is_asked_for("field")) {
@@ -88,8 +91,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
   const bool goes_on = settings.resume;  // with its rate, which is 0, for that of one process, in those of older programs
   settle_local(session, settings.local, settings.layout, training.optimizer.average, settings);
   if (settings.local.is_local() && settings.rate == 0 && !goes_on) {
-    // Eight workers learned more with 2.8 times the rate, and less with 4 times (models/RESULTS.md).
-    settings.rate = settings.local.choose_rate(training.rate.peak, 3);
+    settings.rate = settings.local.choose_rate(training.rate.peak, most_gpt_rate_factor);
   }
 }
 
@@ -267,10 +269,7 @@ void TrainedGpt::announce(double peak) {
                  engine().backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
   settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
-  if (settings_.local.is_local()) {
-    terminal.print("{}", settings_.local.described(config_.parameters()));
-    if (const std::string rate = settings_.local.described_rate(); !rate.empty()) terminal.print("{}", rate);
-  }
+  if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 

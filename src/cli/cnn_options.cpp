@@ -16,7 +16,7 @@ namespace bitloom::cli {
 namespace {
 
 // Local steps: the root of 16 workers, with more than which nothing has been tried (mpi/RESULTS.md).
-constexpr double most_rate_factor = 4;
+constexpr double most_cnn_rate_factor = 4;
 
 void declare_net(Options& options, CnnSettings& settings) {
   options.group("Net");
@@ -164,7 +164,7 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
   }
   // As many examples move the parameters as far.
   const double ratio = static_cast<double>(training.batch) / static_cast<double>(recipe.batch);
-  if (!given("learning-rate")) training.learning_rate = local.choose_rate(recipe.learning_rate * ratio, most_rate_factor);
+  if (!given("learning-rate")) training.learning_rate = local.choose_rate(recipe.learning_rate * ratio, most_cnn_rate_factor);
   if (!given("weight-decay")) training.weight_decay = recipe.weight_decay * (recipe.optimizer == "sgd" ? ratio : 1);
   if (!given("schedule")) training.schedule = recipe.schedule;
   if (!given("momentum")) training.momentum = recipe.momentum;

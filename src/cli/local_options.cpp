@@ -131,11 +131,11 @@ double LocalSettings::choose_rate(double of_one, double most) {
 std::string LocalSettings::described_rate() const {
   if (!chosen_rate_) return "";
   if (expected_workers() == 1) {
-    return fmt::format("learning rate {:.3g}, as for one worker{}", *chosen_rate_,
+    return fmt::format("\nlearning rate {:.3g}, as for one worker{}", *chosen_rate_,
                        is_job() ? "" : "; with --workers N it is for N of them");
   }
   return fmt::format(
-      "learning rate {:.3g}: {:.3g} times that of one process with such batches, for {} workers (--learning-rate)",
+      "\nlearning rate {:.3g}: {:.3g} times that of one process with such batches, for {} workers (--learning-rate)",
       *chosen_rate_, rate_factor_, expected_workers());
 }
 
@@ -172,10 +172,11 @@ train::FolderOptions LocalSettings::make_folder_options(const std::string& out) 
 
 std::string LocalSettings::described(std::uint64_t parameters) const {
   return fmt::format(
-      "local steps: worker {} sends {:.3g}% of what it learns in {} steps, {}; {} besides for what is shared and what is kept",
+      "local steps: worker {} sends {:.3g}% of what it learns in {} steps, {}; {} besides for what is shared and what is "
+      "kept{}",
       is_job() ? job_name_ : worker, 100 * sent_share, inner_steps,
       is_job() ? "along the tree of this job's processes" : "through " + through,
-      format_bytes(train::local_bytes(make_options(), parameters)));
+      format_bytes(train::local_bytes(make_options(), parameters)), described_rate());
 }
 
 nlohmann::json LocalSettings::identity() const {

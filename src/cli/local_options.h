@@ -41,8 +41,6 @@ struct LocalSettings {
   // averaged, so that its noise shrinks as that of larger batches does (models/RESULTS.md, "Local steps instead of gradients").
   // As it is without local steps.
   double choose_rate(double of_one, double most);
-  // "learning rate 0.0085: 2.83 times that of one process with such batches, for 8 workers"; "" unless it has been chosen.
-  std::string described_rate() const;
   // Number of this worker in a job, and whether this process is the one that speaks for it.
   int number() const { return is_job() ? rank_ / static_cast<int>(ranks_per_worker) : 0; }
   bool is_first() const { return is_job() ? rank_ % static_cast<int>(ranks_per_worker) == 0 : rank_ == 0; }
@@ -53,7 +51,8 @@ struct LocalSettings {
   train::LocalOptions make_options() const;
   // With the job's run folder.
   train::FolderOptions make_folder_options(const std::string& out) const;
-  // "local steps: worker a sends 1.56% of what it learns in 100 steps, ..."
+  // "local steps: worker a sends 1.56% of what it learns in 100 steps, ...", and, where the learning rate has been chosen, a
+  // line of it: "learning rate 0.0085: 2.83 times that of one process with such batches, for 8 workers".
   std::string described(std::uint64_t parameters) const;
   // Settings that all workers have to agree on.
   nlohmann::json identity() const;
@@ -61,6 +60,7 @@ struct LocalSettings {
  private:
   // That are known before they train.
   std::size_t expected_workers() const { return is_job() ? job_workers_ : workers; }
+  std::string described_rate() const;
 
   std::string job_name_;  // of this worker among those of the job: its machine's, and which of this machine's it is
   int rank_ = 0;
