@@ -14,7 +14,7 @@ namespace bitloom::mpi {
 struct TopFilter {
   std::size_t chunk = 4096;  // neighbouring elements among which the largest are chosen
   std::size_t count = 256;   // of a chunk; of the last one, which may be shorter, the same share, rounded up
-  unsigned value_bits = 2;   // of values, sign included: those of levels_of()
+  unsigned value_bits = 1;   // of values, sign included: those of levels_of()
 
   double share() const { return static_cast<double>(count) / static_cast<double>(chunk); }
 };

@@ -1,13 +1,14 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
-compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 5,20] [--share S] [--net L,H,W] [--context T]
-[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--seeds N] [--kills N] [--out FOLDER]: prints a table of validation
-losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step,
-writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the root of the number
-of workers, up to 3, times the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks that many neighbours
-divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and bytes those of
-parameters and gradients among neighbours, too. Local steps send the share S of differences, in two bits each. With --kills one more
-training in local steps is killed that often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes,
+compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 8,20] [--share S] [--net L,H,W] [--context T]
+[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--out FOLDER]: prints a
+table of validation losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is
+more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the
+root of the number of workers, up to 3, times the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks
+that many neighbours divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and
+bytes those of parameters and gradients among neighbours, too. Local steps send the share S of differences, in B bits each, and keep --kept
+of the rest, all three as the program has them unless they are given. With --kills one more training in local steps is killed that often,
+one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes,
 and of local steps, with 400 times fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local
 steps."""
 
@@ -61,7 +62,9 @@ def train_locally(options, inner_steps, seed, kills=0):
     folder = options.out / f"local{inner_steps}-seed{seed}{'-killed' if kills else ''}"
     if not (folder / "done.json").exists():
         arguments = [*arguments_of(options, options.batch // options.workers, seed, options.local_rate), "--inner-steps", inner_steps,
-                     "--sent-share", options.share, "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
+                     "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
+        for option, value in (("--sent-share", options.share), ("--value-bits", options.bits), ("--kept-share", options.kept)):
+            arguments += [] if value is None else [option, value]
         # Undisturbed, everybody is waited for; a killed one is waited for as long as its own steps take.
         arguments += ["--checkpoint-seconds", 5] if kills else ["--deadline", 600]
         pause = 0.0
@@ -77,13 +80,13 @@ def parse():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--ranks", default="1,2,4,8,16")
-    parser.add_argument("--inner-steps", default="5,20")
+    parser.add_argument("--inner-steps", default="8,20")
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
     parser.add_argument("--outer", default="1,0.2")
-    parser.add_argument("--local-rate", type=float)
-    for name, default in (("rate", 3e-3), ("share", 1 / 16)):
+    for name, default in (("rate", 3e-3), ("local-rate", None), ("share", None), ("kept", None)):
         parser.add_argument(f"--{name}", type=float, default=default)
+    parser.add_argument("--bits", choices=("1", "2", "4", "8", "16", "all"))
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
@@ -98,7 +101,7 @@ def parse():
 def main():
     options = parse()
     options.out.mkdir(parents=True, exist_ok=True)
-    names = ("workers", "net", "context", "steps", "batch", "rate", "share", "outer")
+    names = ("workers", "net", "context", "steps", "batch", "rate", "share", "bits", "kept", "outer")
     settings = {name: getattr(options, name) for name in names} | {"data": str(options.data.resolve())}
     if options.inner_steps:
         settings["local_rate"] = options.local_rate

@@ -66,6 +66,8 @@ void LocalSettings::declare(Options& options) {
   options.number("sent-share", sent_share, 0, 1,
                  "Share of the differences that a message has, the largest of every 4096; the rest is kept for later messages",
                  true);
+  options.number("kept-share", kept_share, 0, 1,
+                 "Share of what a message has left out that is kept for the next one, so that what is old fades; 1: all of it");
   options.choice("value-bits", value_bits, {"1", "2", "4", "8", "16", "all"},
                  "Bits of a difference in a message, sign included: 1, 2, 4, 8, 16 or all");
   options.number(
@@ -79,7 +81,7 @@ void LocalSettings::declare(Options& options) {
   std::vector<Options::Need> needs;
   for (const char* option :
        {"through", "worker", "workers", "inner-steps", "fragments", "delay", "outer-rate", "outer-momentum", "sent-share",
-        "value-bits", "deadline", "quorum", "fan-in", "ranks-per-worker"}) {
+        "kept-share", "value-bits", "deadline", "quorum", "fan-in", "ranks-per-worker"}) {
     needs.push_back({option, "exchange", {"local"}});
   }
   options.needs(needs);
@@ -154,6 +156,7 @@ train::LocalOptions LocalSettings::make_options() const {
   const double count = sent_share * static_cast<double>(chunk);
   options.filter.count = std::clamp<std::size_t>(static_cast<std::size_t>(std::lround(count)), 1, chunk);
   options.filter.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
+  options.kept_share = kept_share;
   options.deadline_seconds = deadline;
   train::check(options);
   return options;

@@ -23,7 +23,8 @@ struct LocalSettings {
   std::size_t inner_steps = train::LocalOptions().inner_steps, fragments = 1, delay = 0;
   double outer_rate = train::OuterOptions().rate, outer_momentum = train::OuterOptions().momentum;
   double sent_share = mpi::TopFilter().share();
-  std::string value_bits = "2";
+  double kept_share = train::LocalOptions().kept_share;  // by default; nets differ in it
+  std::string value_bits = "1";
   double deadline = 0, quorum = 0.5;
   std::size_t fan_in = 8;
   std::size_t ranks_per_worker = 1;

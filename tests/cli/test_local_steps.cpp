@@ -219,8 +219,9 @@ TEST_CASE("options of local steps that do not go together are refused", "[gpt][l
   CHECK(has(error({"--exchange", "local"}), "--through: missing; expected the folder that workers share"));
   CHECK(has(error({"--inner-steps", "5"}), "--inner-steps"));
   const Args local = {"--exchange", "local", "--through", "shared"};
-  CHECK(has(error(with(local, {"--fragments", "4"})), "--fragments: 4; expected a divisor of --inner-steps, 30"));
-  CHECK(has(error(with(local, {"--delay", "30"})), "--delay: 30 steps"));
+  CHECK(has(error(with(local, {"--fragments", "4"})), "--fragments: 4; expected a divisor of --inner-steps, 10"));
+  CHECK(has(error(with(local, {"--delay", "10"})), "--delay: 10 steps"));
+  CHECK(has(error(with(local, {"--kept-share", "1.5"})), "--kept-share"));
   CHECK(has(error(with(local, {"--ranks-per-worker", "2"})), "--ranks-per-worker: 2 with --through"));
   CHECK(has(error(with(local, {"--average", "0.99"})), "--average: 0.99 with --exchange local"));
   CHECK(has(error(with(local, {"--shard", "optimizer"})), "--shard: optimizer with --exchange local"));

@@ -2,6 +2,7 @@
 #include "plan/float_local.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "core/random.h"
@@ -15,11 +16,11 @@ namespace {
 
 constexpr std::size_t elements = std::size_t{1} << 18U;
 
-mpi::SparseVector message(std::uint64_t seed, std::size_t count) {
+mpi::SparseVector message(std::uint64_t seed, std::size_t count, unsigned bits) {
   Random random(seed, Stream::test);
   std::vector<std::int32_t> fresh(elements), kept(elements);
   for (std::int32_t& each : fresh) each = static_cast<std::int32_t>(std::lrint(1e5 * random.normal()));
-  return mpi::add_and_take_largest(fresh, kept, {4096, count, 2});
+  return mpi::add_and_take_largest(fresh, kept, {4096, count, bits});
 }
 
 double bytes_of(const mpi::SparseVector& vector) {
@@ -39,14 +40,17 @@ FloatPlan dense_plan(int ranks) {
 }  // namespace
 
 TEST_CASE("planned messages and replies of local steps are as long as real ones", "[float_plan][local]") {
+  // Bits of values, and messages of a reply.
+  const auto [bits, messages_of_reply] = GENERATE(std::pair(2U, std::size_t{4}), std::pair(1U, std::size_t{1}));
   for (const std::size_t count : {64U, 256U}) {
     for (const int ranks : {1, 2, 8}) {
-      INFO(count << " of 4096, " << ranks << " ranks");
+      INFO(count << " of 4096 in " << bits << " bits, " << ranks << " ranks");
       std::vector<mpi::SparseVector> all;
-      for (int r = 0; r < ranks; ++r) all.push_back(message(static_cast<std::uint64_t>(r), count));
+      for (int r = 0; r < ranks; ++r) all.push_back(message(static_cast<std::uint64_t>(r), count, bits));
       const double sent = bytes_of(all.front());
-      const double replied = bytes_of(mpi::largest_of(mpi::merge(all), 4096, 4 * count));
-      const LocalMessages messages{static_cast<double>(count) / 4096, 2, 4};
+      const double replied = bytes_of(mpi::largest_of(mpi::merge(all), 4096, messages_of_reply * count));
+      const LocalMessages messages{static_cast<double>(count) / 4096, static_cast<double>(bits),
+                                   static_cast<double>(messages_of_reply)};
       const LocalPlan plan = plan_local_steps(elements, dense_plan(ranks), {}, messages).front();
       CHECK(plan.memory == 1000);
       CHECK(plan.kept == train::local_bytes({}, elements));

@@ -64,6 +64,9 @@ void check(const LocalOptions& options) {
   if (!(options.outer.momentum >= 0 && options.outer.momentum < 1)) {
     fail_field(ErrorKind::usage, "outer_momentum", "{}; expected 0 to below 1", options.outer.momentum);
   }
+  if (!(options.kept_share >= 0 && options.kept_share <= 1)) {
+    fail_field(ErrorKind::usage, "kept_share", "{}; expected 0 to 1", options.kept_share);
+  }
   if (!(options.deadline_seconds >= 0)) {
     fail_field(ErrorKind::usage, "deadline", "{}; expected a number of seconds", options.deadline_seconds);
   }
@@ -223,6 +226,7 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
     std::vector<float> own = own_values(p);
     bundle.vectors[p] =
         mpi::add_and_take_largest(learned_since(outer_.values(p), own, weight_of(p)), unsent_.kept(p), options_.filter);
+    unsent_.fade(p, options_.kept_share);
     flight_->values[p] = std::move(own);
   }
   for (std::size_t f = 0; f < options_.fragments; ++f) {

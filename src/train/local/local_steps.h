@@ -30,16 +30,19 @@
 
 namespace bitloom::train {
 
-// Elements that a reply has at most, in messages of one worker.
-inline constexpr std::size_t messages_of_reply = 4;
+// Elements that a reply has at most, in messages of one worker: with more of them it would be longer than messages, and fewer
+// steps between messages learn more for the same bytes (models/RESULTS.md).
+inline constexpr std::size_t messages_of_reply = 1;
 
 struct LocalOptions {
-  std::uint64_t inner_steps = 30;  // H: of a worker between two messages about the same parameters
+  std::uint64_t inner_steps = 10;  // H: of a worker between two messages about the same parameters
   std::size_t fragments = 1;       // F: parts of the parameters, each with messages of its own; a divisor of H
   // Steps that a worker goes on for between sending and the use of the reply; below H / F. 0: it waits.
   std::uint64_t delay = 0;
   OuterOptions outer;
   mpi::TopFilter filter;
+  // Part of what a message leaves out that is kept for the next one (SparseLoCo's decay of error feedback). 1: all.
+  double kept_share = 1;
   // For which a worker that has sent its message waits for others'; 0: half of the time since its message before, but a second.
   double deadline_seconds = 0;
 };

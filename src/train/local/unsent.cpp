@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/safetensors.h"
@@ -26,6 +27,11 @@ Unsent::Unsent(std::vector<Parameter> parameters, std::size_t fragments, std::st
 
 void Unsent::keep(std::size_t p, std::span<const std::int32_t> learned) {
   std::ranges::transform(kept_[p], learned, kept_[p].begin(), mpi::kept_sum<std::int32_t>);
+}
+
+void Unsent::fade(std::size_t p, double share) {
+  if (share == 1) return;
+  for (std::int32_t& kept : kept_[p]) kept = static_cast<std::int32_t>(std::lrint(share * kept));
 }
 
 bool Unsent::is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const {

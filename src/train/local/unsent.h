@@ -30,6 +30,8 @@ class Unsent {
   // Error feedback of a parameter, in units times weights.
   std::span<std::int32_t> kept(std::size_t p) { return kept_[p]; }
   void keep(std::size_t p, std::span<const std::int32_t> learned);
+  // Keeps that share of it alone.
+  void fade(std::size_t p, double share);
 
   // Targets of own steps since the fragment's last message.
   std::span<std::uint64_t> targets() { return targets_; }

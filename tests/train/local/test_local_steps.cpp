@@ -66,6 +66,39 @@ TEST_CASE("what a round shares and what workers keep is what they have learned",
   CHECK(all == learned);
 }
 
+TEST_CASE("what a message leaves out fades, what a worker learns later does not", "[local]") {
+  const TempDir folder;
+  LocalOptions options = sparse(5);
+  Worker all(folder.path() / "all", "a", 1, options, 100);
+  options.kept_share = 0.25;
+  Worker part(folder.path() / "part", "a", 1, options, 100);
+  std::vector<std::int64_t> kept_of_all, kept_of_part;
+  for (auto [worker, kept] : {std::pair(&all, &kept_of_all), std::pair(&part, &kept_of_part)}) {
+    kept->resize(worker->values().size());
+    worker->begin();
+    worker->run(5);
+    worker->local.leave([] {});
+    add_kept(*worker, *kept);
+  }
+  REQUIRE(std::ranges::any_of(kept_of_all, [](std::int64_t each) { return each != 0; }));
+  std::vector<std::int64_t> quarter;
+  for (const std::int64_t each : kept_of_all) quarter.push_back(std::lrint(0.25 * static_cast<double>(each)));
+  CHECK(kept_of_part == quarter);
+
+  // Two more steps of five, then it stops.
+  const std::vector<float> shared = part.values();
+  part.run(7);
+  const std::vector<float> own = part.values();
+  part.local.leave([] {});
+  std::vector<std::int64_t> now(shared.size());
+  add_kept(part, now);
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const double learned = static_cast<double>(shared[i]) - static_cast<double>(own[i]);
+    now[i] -= std::lrint(learned * (0.4 / difference_unit));
+  }
+  CHECK(now == quarter);
+}
+
 TEST_CASE("workers come to the same parameters, in fragments and with replies that are used later", "[local]") {
   struct Case {
     std::size_t fragments;
@@ -158,6 +191,7 @@ TEST_CASE("local steps that make no sense are refused", "[local]") {
     return message_of(ErrorKind::usage, [&] { check(options); });
   };
   CHECK(error([](LocalOptions& o) { o.inner_steps = 0; }) == "`inner_steps`: 0; expected at least 1");
+  CHECK(error([](LocalOptions& o) { o.kept_share = 1.5; }) == "`kept_share`: 1.5; expected 0 to 1");
   CHECK(error([](LocalOptions& o) { o.fragments = 5; }) == "`fragments`: 5; expected a divisor of `inner_steps`, 12");
   CHECK(has(error([](LocalOptions& o) { o.delay = 12; }),
             "`delay`: 12 steps; expected less than there are between messages, 12"));
