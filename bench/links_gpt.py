@@ -30,8 +30,8 @@ def bitloom(arguments, link, text):
         out = hosts.folder / "run"
         process = hosts.mpirun(
             [PROGRAM, "train", "gpt", "--data", text, *NET, "--steps", steps, "--dropout", 0, "--exchange", "local",
-             "--inner-steps", INNER, "--delay", arguments.delay, "--quorum", 1, "--pace", arguments.pace, "--evaluate-every",
-             10**6, "--evaluate-sequences", 1, "--checkpoint-seconds", 10**6, "--keep", "last", "--out", out],
+             "--inner-steps", INNER, "--value-bits", 2, "--delay", arguments.delay, "--quorum", 1, "--pace", arguments.pace,
+             "--evaluate-every", 10**6, "--evaluate-sequences", 1, "--checkpoint-seconds", 10**6, "--keep", "last", "--out", out],
             stdout=open(hosts.folder / "log", "w"), stderr=subprocess.STDOUT)
         metrics = out / "metrics.jsonl"
         marks = []  # when a round was over, and bytes on the wire by then

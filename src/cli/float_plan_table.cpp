@@ -141,8 +141,9 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
     terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12.0f}{:>10.0f}%", plan.inner_steps, bytes(plan.message_bytes),
                    bytes(plan.reply_bytes), seconds_text(plan.seconds), speed_of(model, plan, batch), 100 * plan.computing);
   }
-  terminal.print("  memory of a worker {}, and {} of its host's for what is shared and what is kept",
-                 format_bytes(plans.front().memory), format_bytes(plans.front().kept));
+  terminal.print("  memory of a worker {}{}, and {} of its host's for what is shared and what is kept",
+                 format_bytes(plans.front().memory), plans.front().fits ? "" : ", which does not fit",
+                 format_bytes(plans.front().kept));
   constexpr double enough = 0.95;
   const auto found = std::ranges::find_if(plans, [&](const plan::LocalPlan& plan) { return plan.computing >= enough; });
   if (found == plans.end()) {
@@ -156,9 +157,10 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
 }
 
 Json to_json(const plan::LocalPlan& plan) {
-  return {{"inner_steps", plan.inner_steps}, {"message_bytes", plan.message_bytes}, {"reply_bytes", plan.reply_bytes},
-          {"step_seconds", plan.seconds},    {"computing_share", plan.computing},   {"memory_bytes", plan.memory},
-          {"kept_bytes", plan.kept}};
+  return {{"inner_steps", plan.inner_steps},   {"message_bytes", plan.message_bytes},
+          {"reply_bytes", plan.reply_bytes},   {"step_seconds", plan.seconds},
+          {"computing_share", plan.computing}, {"memory_bytes", plan.memory},
+          {"kept_bytes", plan.kept},           {"fits", plan.fits}};
 }
 
 Json to_json(const FloatPlan& plan, const plan::FloatModel& model, std::size_t batch) {

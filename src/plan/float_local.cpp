@@ -31,6 +31,7 @@ std::vector<LocalPlan> plan_local_steps(std::uint64_t parameters, const FloatPla
     plan.computing = compute / plan.seconds;
     plan.memory = dense.memory().total();
     plan.kept = train::local_bytes({}, parameters);
+    plan.fits = plan.memory <= cluster.memory;
     plans.push_back(plan);
   }
   return plans;

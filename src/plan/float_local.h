@@ -24,6 +24,7 @@ struct LocalPlan {
   double seconds = 0;                         // of a step, its share of the exchange included
   double computing = 0;                       // share of them in which ranks compute
   std::uint64_t memory = 0, kept = 0;         // bytes of a rank; of its host besides, for what is shared and what is kept
+  bool fits = true;                           // the memory of a rank, without what its host keeps
 };
 
 // Ranks of `dense`, the plan of the same ranks that are all data-parallel, each alone in steps of its share of the batch. The

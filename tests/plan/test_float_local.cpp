@@ -53,11 +53,20 @@ TEST_CASE("planned messages and replies of local steps are as long as real ones"
                                    static_cast<double>(messages_of_reply)};
       const LocalPlan plan = plan_local_steps(elements, dense_plan(ranks), {}, messages).front();
       CHECK(plan.memory == 1000);
+      CHECK(plan.fits);
       CHECK(plan.kept == train::local_bytes({}, elements));
       CHECK(plan.message_bytes == Approx(sent).epsilon(0.15));
       CHECK(plan.reply_bytes == Approx(replied).epsilon(0.15));
     }
   }
+}
+
+TEST_CASE("a worker of local steps has to fit into the memory of a rank", "[float_plan][local]") {
+  FloatCluster cluster;
+  cluster.memory = 1000;
+  CHECK(plan_local_steps(elements, dense_plan(2), cluster).front().fits);
+  cluster.memory = 999;
+  CHECK_FALSE(plan_local_steps(elements, dense_plan(2), cluster).front().fits);
 }
 
 TEST_CASE("more steps between messages leave less time to links", "[float_plan][local]") {

@@ -1,7 +1,7 @@
 // Local steps: each worker trains by itself for a while, then sends what it has learned, the difference between the parameters
 // that all share and its own, as a sparse message with error feedback; the sum of such messages moves the shared parameters,
 // from which all go on (Douillard et al. 2023, DiLoCo; in fragments, and used some steps after it was sent: Douillard et al.
-// 2025, Streaming DiLoCo; chunked top k with two bits per value: Sarfi et al. 2025, SparseLoCo). Workers are runs of their own,
+// 2025, Streaming DiLoCo; chunked top k, coarsely rounded: Sarfi et al. 2025, SparseLoCo). Workers are runs of their own,
 // each with its own optimiser state and its own stream of examples.
 //
 // Training's steps are common time: round n, that of fragment n mod F of the parameters, follows step (n + 1) H / F; a worker
