@@ -6,11 +6,10 @@ table of validation losses in nats per byte of text and of the bytes that a proc
 more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the
 root of the number of workers, up to 3, times the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks
 that many neighbours divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and
-bytes those of parameters and gradients among neighbours, too. Local steps send the share S of differences, in B bits each, and keep --kept
-of the rest, all three as the program has them unless they are given. With --kills one more training in local steps is killed that often,
-one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes,
-and of local steps, with 400 times fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local
-steps."""
+bytes those of parameters and gradients among neighbours, too. Local steps send the share S of differences, in B bits each, and keep the
+share --kept of the rest. With --kills one more training in local steps is killed that often, one process at a time. Aims: the mean loss of
+some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer, is within the spread of seeds of whole gradients,
+or below; with kills it is within that of local steps."""
 
 import argparse
 import json
@@ -62,9 +61,8 @@ def train_locally(options, inner_steps, seed, kills=0):
     folder = options.out / f"local{inner_steps}-seed{seed}{'-killed' if kills else ''}"
     if not (folder / "done.json").exists():
         arguments = [*arguments_of(options, options.batch // options.workers, seed, options.local_rate), "--inner-steps", inner_steps,
+                     "--sent-share", options.share, "--value-bits", options.bits, "--kept-share", options.kept,
                      "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
-        for option, value in (("--sent-share", options.share), ("--value-bits", options.bits), ("--kept-share", options.kept)):
-            arguments += [] if value is None else [option, value]
         # Undisturbed, everybody is waited for; a killed one is waited for as long as its own steps take.
         arguments += ["--checkpoint-seconds", 5] if kills else ["--deadline", 600]
         pause = 0.0
@@ -84,9 +82,10 @@ def parse():
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compress")
     parser.add_argument("--outer", default="1,0.2")
-    for name, default in (("rate", 3e-3), ("local-rate", None), ("share", None), ("kept", None)):
+    parser.add_argument("--local-rate", type=float)
+    parser.add_argument("--bits", default="1")
+    for name, default in (("rate", 3e-3), ("share", 1 / 16), ("kept", 0.9)):
         parser.add_argument(f"--{name}", type=float, default=default)
-    parser.add_argument("--bits", choices=("1", "2", "4", "8", "16", "all"))
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()

@@ -63,9 +63,10 @@ void LocalSettings::declare(Options& options) {
   options.number("outer-rate", outer_rate, 0, 100, "Learning rate of the shared parameters, by the mean of the differences",
                  true);
   options.number("outer-momentum", outer_momentum, 0, 1, "Nesterov momentum of the shared parameters; 0 disables it");
-  options.number("sent-share", sent_share, 0, 1,
-                 "Share of the differences that a message has, the largest of every 4096; the rest is kept for later messages",
-                 true);
+  options.number(
+      "sent-share", sent_share, 0, 1,
+      "Share of the differences that a message has, the largest of every 4096; the rest waits for later ones (--kept-share)",
+      true);
   options.number("kept-share", kept_share, 0, 1,
                  "Share of what a message has left out that is kept for the next one, so that what is old fades; 1: all of it");
   options.choice("value-bits", value_bits, {"1", "2", "4", "8", "16", "all"},

@@ -24,7 +24,7 @@ struct LocalSettings {
   double outer_rate = train::OuterOptions().rate, outer_momentum = train::OuterOptions().momentum;
   double sent_share = mpi::TopFilter().share();
   double kept_share = train::LocalOptions().kept_share;  // by default; nets differ in it
-  std::string value_bits = "1";
+  std::string value_bits = std::to_string(mpi::TopFilter().value_bits);
   double deadline = 0, quorum = 0.5;
   std::size_t fan_in = 8;
   std::size_t ranks_per_worker = 1;

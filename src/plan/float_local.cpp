@@ -31,7 +31,7 @@ std::vector<LocalPlan> plan_local_steps(std::uint64_t parameters, const FloatPla
     plan.computing = compute / plan.seconds;
     plan.memory = dense.memory().total();
     plan.kept = train::local_bytes({}, parameters);
-    plan.fits = plan.memory <= cluster.memory;
+    plan.fits = dense.fits;
     plans.push_back(plan);
   }
   return plans;

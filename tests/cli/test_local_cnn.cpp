@@ -68,6 +68,7 @@ TEST_CASE("workers train one convolutional net through a folder", "[cnn][local]"
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.code == 0);
     CHECK(has(outcome.out, "local steps: worker "));
+    CHECK(has(read_file(folder / (each == &a ? "a" : "b") / "options.ini"), "\nkept-share = 1\n"));  // nothing fades
     CHECK(has(outcome.out, "1.41 times that of one process with such batches, for 2 workers"));
     CHECK(has(outcome.out, "test accuracy"));
   }

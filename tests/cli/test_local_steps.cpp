@@ -207,6 +207,21 @@ TEST_CASE("a job's workers begin with a model, all or none of them", "[gpt][loca
   CHECK(more.code == 0);
 }
 
+TEST_CASE("what a message leaves out fades by a tenth unless --kept-share says otherwise", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto train = [&](const std::string& name, const Args& more) {
+    const Args alone = {"--exchange", "local", "--through", "shared-" + name, "--worker", "a", "--inner-steps", "2"};
+    const Outcome outcome = run_program(folder.path(), with(with(quick_gpt(name, 8), alone), more));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return folder / name / "model.safetensors";
+  };
+  const auto by_default = train("default", {});
+  CHECK(same_tensors(by_default, train("tenth", {"--kept-share", "0.9"})));
+  CHECK_FALSE(same_tensors(by_default, train("all", {"--kept-share", "1"})));
+}
+
 TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {
   const TempDir folder;
   write_text(folder / "text.txt");

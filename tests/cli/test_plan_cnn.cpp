@@ -85,9 +85,12 @@ TEST_CASE("a plan of a convolutional net on ranks compares whole gradients with 
     // A sixteenth of the parameters in a bit each, and where they are.
     CHECK(each["message_bytes"].get<double>() < 0.055 * plan["parameters"].get<double>());
     CHECK(each["memory_bytes"] == worker);
+    CHECK(each["fits"] == true);
     // Shared values, a copy, momentum, error feedback, what is under way.
     CHECK(each["kept_bytes"] == 5 * sizeof(float) * plan["parameters"].get<std::uint64_t>());
   }
+  const Args short_of_memory = {"plan", "cnn", "--net", "airbench94", "--ranks", "8", "--gflops", "1000", "--memory", "1MiB"};
+  CHECK(has(run_program(folder.path(), short_of_memory).out, ", which does not fit, and "));
 }
 
 TEST_CASE("plans of convolutional nets refuse what their training would", "[plan][cnn]") {

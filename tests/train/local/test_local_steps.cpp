@@ -1,9 +1,11 @@
 // Local steps: workers that train by themselves, and what they share.
 #include "train/local/local_steps.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
