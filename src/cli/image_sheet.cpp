@@ -1,9 +1,9 @@
 #include "cli/image_sheet.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace bitloom::cli {
 namespace {
@@ -18,8 +18,7 @@ std::size_t fitting(std::size_t columns, std::size_t cells) {
 }  // namespace
 
 void require_png(const char* option, const std::string& path) {
-  std::string extension = std::filesystem::path(path).extension().string();
-  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string extension = lower_case(std::filesystem::path(path).extension().string());
   for (const char* other : {".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".svg", ".pdf", ".tif", ".tiff", ".ppm"}) {
     if (extension == other) fail(ErrorKind::usage, "{}: {}; expected a name in .png: pictures are PNG files", option, path);
   }

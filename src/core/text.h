@@ -16,6 +16,9 @@ std::string_view trim(std::string_view text);
 // The parts between separators, trimmed; "" has one empty part.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// With the letters A to Z as a to z, whatever the locale: for endings of file names.
+std::string lower_case(std::string_view text);
+
 // Whether the bytes are well-formed UTF-8 (RFC 3629), as JSON has to be.
 bool is_utf8(std::string_view text);
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h needs it and does not include it
 #include <cstring>
@@ -18,6 +17,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/text.h"
 #include "data/exif.h"
 #include "data/image.h"
 
@@ -224,9 +224,7 @@ ImageShape image_shape(std::span<const std::byte> file, const std::string& name)
 }
 
 bool is_image_name(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  const std::string extension = lower_case(path.extension().string());
   return extension == ".png" || extension == ".jpg" || extension == ".jpeg";
 }
 

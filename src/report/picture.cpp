@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <memory>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "report/markup.h"
 
 namespace bitloom::report {
@@ -165,9 +165,7 @@ std::string to_png(std::span<const std::uint8_t> pixels, std::size_t channels, s
 }
 
 PictureFormat picture_format(const std::string& file, std::string_view argument) {
-  std::string name = file;
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
+  const std::string name = lower_case(file);
   for (const Format& format : formats) {
     if (name.ends_with(format.ending)) return format.write;
   }

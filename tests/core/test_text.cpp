@@ -18,6 +18,12 @@ TEST_CASE("trim and split", "[text]") {
   CHECK(split(",a,", ',') == std::vector<std::string>{"", "a", ""});
 }
 
+TEST_CASE("lower case is that of ASCII letters", "[text]") {
+  CHECK(lower_case("Photo 7.JPEG@[`{") == "photo 7.jpeg@[`{");
+  CHECK(lower_case("\u00c9") == "\u00c9");
+  CHECK(lower_case("") == "");
+}
+
 TEST_CASE("a list contains a name as a whole", "[text]") {
   const std::vector<std::string> names{"layer1", "layer2"};
   CHECK(contains(names, "layer2"));
