@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""links_gpt.py [--hosts N] [--links RATE/LATENCY,...] [--pace SECONDS] [--rounds N] [--delay STEPS] [--peers PYTHON] [--contenders NAMES]
+"""links_gpt.py --data FILE [--hosts N] [--links RATE/LATENCY,...] [--pace SECONDS] [--rounds N] [--delay STEPS] [--peers PYTHON]
+[--contenders NAMES]
 
 How fast a GPT of 11 million parameters is trained in local steps on slow links, as a share of what it is on unlimited ones. The
 hosts are those of links.py, one worker on each; a step takes --pace seconds, as one of some 2,000 tokens does on two ordinary
@@ -11,7 +12,6 @@ its PowerSGD hook ("powersgd") and torchft's DiLoCo ("diloco"), on Gloo at the s
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--pace", type=float, default=1)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--delay", type=int, default=20)
-    parser.add_argument("--data", default=os.environ.get("BITLOOM_DATA", "data") + "/text/tinyshakespeare.txt")
+    parser.add_argument("--data", required=True)
     parser.add_argument("--peers")
     parser.add_argument("--contenders", default="bitloom,ddp,powersgd,diloco")
     arguments = parser.parse_args()

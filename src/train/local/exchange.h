@@ -75,6 +75,10 @@ class LocalExchange {
   virtual void clean() = 0;
 };
 
+// Rounds after which a worker that sends nothing is forgotten: nobody knows any more which of its messages were counted, so no
+// older one is.
+inline constexpr std::uint64_t forgotten_after = 1000;
+
 // Meaning of a quorum in every exchange: a round for which this share of the awaited messages is there ends after the deadline;
 // it is ten times as long for fewer.
 inline constexpr double patience_without_quorum = 10;

@@ -24,8 +24,6 @@ constexpr const char* extension = ".safetensors";
 constexpr const char* bundle_name = "bundle";
 // Seconds between the first worker that may end a round and the next that tries, should the first be gone.
 constexpr double turn_seconds = 1;
-// Rounds after which a worker that sends nothing is forgotten.
-constexpr std::uint64_t forgotten_after = 1000;
 constexpr std::size_t kept_states = 2;
 
 std::string file_name(std::uint64_t number) { return fmt::format("{:08}{}", number, extension); }
@@ -225,7 +223,9 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   };
   const auto is_counted = [&](const Message& message) { return counted_of(message.worker) >= message.round; };
   std::vector<Message> messages = list_messages();
-  std::erase_if(messages, [&](const Message& message) { return message.round > round || is_counted(message); });
+  std::erase_if(messages, [&](const Message& message) {
+    return message.round > round || message.round + forgotten_after < round || is_counted(message);
+  });
   std::set<std::string> present, awaited;
   for (const Message& message : messages) {
     if (message.round == round) present.insert(message.worker);
@@ -327,7 +327,8 @@ void FolderExchange::clean() {
   const std::optional<RoundReply> reply = oldest == 0 ? std::nullopt : read_reply(oldest - 1);
   for (const Message& message : list_messages()) {
     const auto found = reply ? reply->counted.find(message.worker) : std::map<std::string, std::uint64_t>::const_iterator();
-    if (reply && found != reply->counted.end() && message.round <= found->second) fs::remove(message.path, error);
+    const bool is_counted = reply && found != reply->counted.end() && message.round <= found->second;
+    if (is_counted || message.round + forgotten_after < oldest) fs::remove(message.path, error);
   }
   for (const char* folder : {"workers", "messages", "replies", "states"}) {
     remove_abandoned_temporaries(options_.folder / folder);

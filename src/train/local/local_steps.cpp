@@ -104,7 +104,8 @@ LocalSteps::LocalSteps(Trainer& trainer, LocalExchange& exchange, const LocalOpt
       parameters_(trainer.parameters()),
       fragment_(divide(parameters_, options.fragments)),
       outer_(values_of(trainer.engine(), parameters_), options.outer),
-      unsent_(sizes_of(parameters_), options.fragments, exchange.worker()) {
+      unsent_(sizes_of(parameters_), options.fragments, exchange.worker()),
+      learned_from_(options.fragments) {
   check(options);
 }
 
@@ -164,12 +165,9 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   if (!unsent_.messages().empty() && unsent_.messages().back().update >= rounds_) {
     flight_ = Flight{.round = unsent_.messages().back().update, .due = 0, .since = Clock::now(), .values = {}};
     if (!wait([&] { return is_ended(*flight_); }, alive)) return;
-    take_replies();
     flight_.reset();
   }
-  for (std::size_t p = 0; p < parameters_.size(); ++p) set_own_values(p, outer_.values(p));
-  nn::refresh_copies(trainer_.engine(), parameters_);
-  ++moves_;
+  take_shared();
   is_joined_ = true;
   go_on_from_round();
   const bool is_done = rounds_ * interval() >= steps_;
@@ -184,6 +182,14 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
     progress_.line(fmt::format("waiting until {} workers are there", workers));
     wait([&] { return exchange_.workers() >= workers || exchange_.has_reply(0); }, alive);
   }
+  since_ = Clock::now();
+}
+
+// Own parameters are the shared ones.
+void LocalSteps::take_shared() {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) set_own_values(p, outer_.values(p));
+  nn::refresh_copies(trainer_.engine(), parameters_);
+  ++moves_;
 }
 
 // The step of the training, unless this worker is a part of a round ahead.
@@ -197,6 +203,7 @@ Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
   Json line;
   if (!is_joined_) return line;  // it is to stop
   for (std::uint64_t& each : unsent_.targets()) each += targets;
+  for (std::uint64_t& each : learned_from_) each += targets;
   const std::uint64_t step = trainer_.steps();
   const bool is_last = step >= steps_;
   if (flight_ && (step >= flight_->due || is_last)) finish(line, alive);
@@ -230,7 +237,9 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
     flight_->values[p] = std::move(own);
   }
   for (std::size_t f = 0; f < options_.fragments; ++f) {
-    if (is_last || f == fragment) bundle.totals[f] = static_cast<std::int64_t>(std::exchange(unsent_.targets()[f], 0));
+    if (!is_last && f != fragment) continue;
+    bundle.totals[f] = static_cast<std::int64_t>(std::exchange(unsent_.targets()[f], 0));
+    learned_from_[f] = 0;
   }
   unsent_.add(bundle);
   // First what is kept: a worker that is killed in between sends it when it is back.
@@ -238,11 +247,17 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
   sent_bytes_ += exchange_.publish(bundle);
 }
 
-bool LocalSteps::is_ended(const Flight& flight) {
+bool LocalSteps::is_ended(Flight& flight) {
   // Rounds before it may have ended meanwhile, whose replies say which messages count.
   if (rounds_ < flight.round) take_replies();
-  if (rounds_ > flight.round) return true;
-  return rounds_ == flight.round && exchange_.try_to_end(flight.round, last_, seconds_since(flight.since), deadline());
+  if (rounds_ == flight.round && exchange_.try_to_end(flight.round, last_, seconds_since(flight.since), deadline())) {
+    take_replies();
+    // Before anything is sent again its contents have to be known: until then the message's differences are this worker's own.
+    if (rounds_ == flight.round && !std::exchange(flight.is_told, true)) {
+      progress_.line(fmt::format("waiting for a reply to round {} in {} that can be read", flight.round, exchange_.place()));
+    }
+  }
+  return rounds_ > flight.round;
 }
 
 double LocalSteps::deadline() const {
@@ -253,13 +268,14 @@ double LocalSteps::deadline() const {
 void LocalSteps::finish(Json& line, const SignOfLife& alive) {
   const Clock::time_point start = Clock::now();
   if (!wait([&] { return is_ended(*flight_); }, alive)) return;
-  take_replies();
   flight_.reset();
   since_ = Clock::now();
   const double waited = seconds_since(start);
   if (rounds_ * interval() < steps_) {
     exchange_.join(rounds_);
   } else {
+    // Who comes to the end from far behind has own steps that are in no message.
+    take_shared();
     exchange_.leave(Leaving::done, alive);  // nobody with more steps is to wait
   }
   line = {{"event", "exchange"},
@@ -283,6 +299,7 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
 void LocalSteps::take_replies() {
   std::vector<std::vector<float>> before;
   for (std::size_t p = 0; p < parameters_.size(); ++p) before.emplace_back(outer_.values(p).begin(), outer_.values(p).end());
+  bool went_back = false;
   while (true) {
     const auto reply = exchange_.read_reply(rounds_);
     if (!reply) {
@@ -295,7 +312,8 @@ void LocalSteps::take_replies() {
     if (last_ && last_->round + 1 == reply->round && reply->previous != last_->hash) {
       progress_.line(fmt::format("round {} in {} has another reply than this worker had; going back to the last state",
                                  last_->round, exchange_.place()));
-      if (!load_newest_state()) break;
+      // From a state to the same two replies again: only a newer state helps.
+      if (std::exchange(went_back, true) || !load_newest_state()) break;
       continue;
     }
     apply(*reply);

@@ -79,16 +79,18 @@ class LocalSteps {
     std::uint64_t due = 0;  // step before whose end it is waited for
     Clock::time_point since = Clock::now();
     std::map<std::size_t, std::vector<float>> values;  // own ones when it was sent, by parameter
+    bool is_told = false;                              // that its reply cannot be read
   };
   std::uint64_t interval() const { return options_.inner_steps / options_.fragments; }
   std::vector<float> own_values(std::size_t p);
   void set_own_values(std::size_t p, std::span<const float> values);
-  double weight_of(std::size_t p) { return static_cast<double>(unsent_.targets()[fragment_[p]]) / tokens_; }
+  double weight_of(std::size_t p) const { return static_cast<double>(learned_from_[fragment_[p]]) / tokens_; }
   std::vector<std::int32_t> learned_since(std::span<const float> before, std::span<const float> own, double weight) const;
 
   void send(std::uint64_t round, std::uint64_t due);
   void finish(nlohmann::json& line, const SignOfLife& alive);
-  bool is_ended(const Flight& flight);
+  bool is_ended(Flight& flight);
+  void take_shared();
   double deadline() const;
   void take_replies();
   void apply(const RoundReply& reply);
@@ -111,6 +113,9 @@ class LocalSteps {
   std::uint64_t rounds_ = 0;  // whose replies outer_ has
   std::optional<RoundReply> last_;
   Unsent unsent_;
+  // Targets that own parameters have learned from since the fragment's last message: those before a stop have their weight
+  // already.
+  std::vector<std::uint64_t> learned_from_;
   std::optional<Flight> flight_;
   bool is_joined_ = false;                  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began

@@ -46,7 +46,8 @@ class Unsent {
   // The same for a state that follows on `last` and takes the place of replies.
   void settle_state(const std::optional<RoundReply>& last);
   // Takes back messages from before this process, as if they had not been sent: those of another name, which nobody would count
-  // under this one, and those of rounds after `rounds`, whose replies have been damaged.
+  // under this one, and those of rounds after `rounds`, whose replies have been damaged. Removes those that are so old that
+  // nobody knows whether they were counted.
   void take_back(LocalExchange& exchange, const std::optional<RoundReply>& last, std::uint64_t rounds);
 
   // targets: others than those of now, if they are given.

@@ -1,5 +1,6 @@
 // Workers of local steps that are killed, come later or are slower, and what is lost then.
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ TEST_CASE("a worker that is killed before its message is out sends it when it is
   add_sums(reply->sum, sent);
   back.local.leave([] {});
   add_kept(back, kept);
-  // What was left out has faded once.
+  // The rest has faded once.
   std::vector<std::int64_t> expected = units(start, after_own_steps(3, 4));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     expected[i] = std::lrint(options.kept_share * static_cast<double>(expected[i] - sent[i]));
@@ -92,6 +93,38 @@ TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]
     CHECK(reply->workers == std::vector<std::string>{"a"});
     CHECK(reply->sum.workers == 1);
   }
+}
+
+// By then nobody knows whether it was counted.
+TEST_CASE("a message of more than a thousand rounds ago is not counted", "[local]") {
+  const TempDir folder;
+  const auto exchange_of = [&](const char* name) {
+    return std::make_unique<FolderExchange>(Worker::folder_options(folder.path(), name, 0), json{{"net", "spirals"}},
+                                            json::object(), FieldName{});
+  };
+  const auto a = exchange_of("a"), b = exchange_of("b");
+  mpi::Bundle message;
+  message.workers = 1;
+  message.totals = {16};
+  message.vectors.resize(1);
+  message.vectors[0] = {4, {1}, {5}};
+  constexpr std::uint64_t round = 2000;
+  Unsent unsent({{"w", 4}}, 1, "a");
+  for (const std::uint64_t sent : {round - forgotten_after - 1, round - 1}) {
+    message.update = sent;
+    a->publish(message);
+    unsent.add(message);
+  }
+  message.update = round;
+  b->publish(message);
+  RoundReply last;
+  last.round = round - 1;
+  last.counted = {{"b", round - 1}};
+  REQUIRE(b->try_to_end(round, last, 10, 1));
+  CHECK(b->read_reply(round)->sum.totals == std::vector<std::int64_t>{32});
+  unsent.take_back(*a, last, round);
+  REQUIRE(unsent.messages().size() == 1);
+  CHECK(unsent.messages()[0].update == round - 1);
 }
 
 TEST_CASE("a worker that is stopped before it has joined keeps what it had", "[local]") {
