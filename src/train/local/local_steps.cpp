@@ -212,6 +212,8 @@ Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
     send((step - 1) / interval(), step + options_.delay);
     if (options_.delay == 0 || is_last) finish(line, alive);
   }
+  // Who comes to the end from far behind has own steps that are in no message.
+  if (!flight_ && rounds_ * interval() >= steps_) take_shared();
   if (is_last && flight_) {
     leave(alive);
     fail(ErrorKind::interrupted, "stopped while waiting for the last messages of others");
@@ -242,14 +244,18 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
     learned_from_[f] = 0;
   }
   unsent_.add(bundle);
-  // First what is kept: a worker that is killed in between sends it when it is back.
-  unsent_.save(file_, std::vector<std::uint64_t>(options_.fragments));
+  // First what is kept: a worker that is killed in between sends it when it is back, but for what it has learned since it
+  // began.
+  std::vector<std::uint64_t> targets(unsent_.targets().begin(), unsent_.targets().end());
+  for (std::size_t f = 0; f < targets.size(); ++f) targets[f] -= learned_from_[f];
+  unsent_.save(file_, targets);
   sent_bytes_ += exchange_.publish(bundle);
 }
 
 bool LocalSteps::is_ended(Flight& flight) {
   // Rounds before it may have ended meanwhile, whose replies say which messages count.
-  if (rounds_ < flight.round) take_replies();
+  // A worker that was suspended may find the reply cleaned away, and a state in its place.
+  if (rounds_ < flight.round || exchange_.newest_rounds() > flight.round) take_replies();
   if (rounds_ == flight.round && exchange_.try_to_end(flight.round, last_, seconds_since(flight.since), deadline())) {
     take_replies();
     // Before anything is sent again its contents have to be known: until then the message's differences are this worker's own.
@@ -274,8 +280,6 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
   if (rounds_ * interval() < steps_) {
     exchange_.join(rounds_);
   } else {
-    // Who comes to the end from far behind has own steps that are in no message.
-    take_shared();
     exchange_.leave(Leaving::done, alive);  // nobody with more steps is to wait
   }
   line = {{"event", "exchange"},
@@ -310,8 +314,10 @@ void LocalSteps::take_replies() {
       break;
     }
     if (last_ && last_->round + 1 == reply->round && reply->previous != last_->hash) {
-      progress_.line(fmt::format("round {} in {} has another reply than this worker had; going back to the last state",
-                                 last_->round, exchange_.place()));
+      if (std::exchange(told_of_, last_->round) != last_->round) {
+        progress_.line(fmt::format("round {} in {} has another reply than this worker had; going back to the last state",
+                                   last_->round, exchange_.place()));
+      }
       // From a state to the same two replies again: only a newer state helps.
       if (std::exchange(went_back, true) || !load_newest_state()) break;
       continue;

@@ -120,7 +120,8 @@ class LocalSteps {
   bool is_joined_ = false;                  // own parameters began with the shared ones
   Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began
   std::uint64_t moves_ = 0;
-  std::uint64_t ended_ = 0;  // rounds that this worker had ended when it last took replies
+  std::optional<std::uint64_t> told_of_;  // the last round of which a message said that it has another reply
+  std::uint64_t ended_ = 0;               // rounds that this worker had ended when it last took replies
   // Since the last line of metrics.
   std::uint64_t sent_bytes_ = 0, received_bytes_ = 0;
 };

@@ -78,7 +78,7 @@ void Unsent::take_back(LocalExchange& exchange, const std::optional<RoundReply>&
   std::erase_if(messages_, [&](const mpi::Bundle& message) {
     if (is_counted(message, last) || (is_renamed && exchange.keeps_messages())) return true;
     // It may have been counted and forgotten; there is a margin, for rounds go on meanwhile.
-    if (message.update + forgotten_after / 2 < rounds) return true;
+    if (exchange.keeps_messages() && message.update + forgotten_after / 2 < rounds) return true;
     if (!is_renamed && (message.update <= rounds || exchange.has_message(message.update))) return false;
     RoundReply nothing;
     nothing.sum.vectors.resize(message.vectors.size());

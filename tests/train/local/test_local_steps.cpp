@@ -219,6 +219,23 @@ TEST_CASE("a worker that comes to the end from far behind has the shared paramet
   CHECK(slow.values() == fast.values());
 }
 
+TEST_CASE("the last steps of a worker that has fewer than others are sent, though their round is over", "[local]") {
+  const TempDir folder;
+  LocalOptions options = dense(4);
+  options.delay = 3;
+  options.deadline_seconds = 1e-3;
+  Worker few(folder.path(), "few", 1, options, 11), more(folder.path(), "more", 2, options, 100);
+  few.begin();
+  more.begin();
+  few.run(8);
+  more.run(15);
+  REQUIRE(more.exchange.has_reply(2));
+  few.run(11);
+  // With all that was learned in three steps.
+  CHECK(fs::file_size(folder / "messages/few-00000002.safetensors") >
+        fs::file_size(folder / "messages/few-00000001.safetensors") / 2);
+}
+
 TEST_CASE("a worker that is asked to stop does not wait", "[local]") {
   const TempDir folder;
   FolderExchange other(Worker::folder_options(folder.path(), "other", 0), json{{"net", "spirals"}}, json::object(), {});
