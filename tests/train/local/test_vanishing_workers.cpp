@@ -95,6 +95,23 @@ TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]
   }
 }
 
+TEST_CASE("a worker that sleeps until the reply to its message is gone goes on from a state", "[local]") {
+  const TempDir folder;
+  LocalOptions hasty = sparse(4);
+  hasty.deadline_seconds = 1e-3;
+  Worker a(folder.path(), "a", 3, sparse(4), 100), b(folder.path(), "b", 4, hasty, 100);
+  a.begin();
+  b.begin();
+  a.run(3);
+  a.stops = true;
+  a.step();  // its message is out
+  b.run(60);
+  REQUIRE_FALSE(b.exchange.has_reply(0));
+  a.stops = false;
+  a.step();
+  CHECK(a.trainer.steps() == 60);
+}
+
 // By then nobody knows whether it was counted.
 TEST_CASE("a message of more than a thousand rounds ago is not counted", "[local]") {
   const TempDir folder;
