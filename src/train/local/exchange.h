@@ -22,6 +22,12 @@ struct RoundReply {
   std::vector<std::string> workers;              // whose messages are in the sum
   std::string hash, previous;                    // of this reply and of the one before, where it may have another end
   std::uint64_t bytes = 0;                       // that came for it
+
+  // Whether the worker's message for that round is counted in this reply or one before.
+  bool counts(const std::string& worker, std::uint64_t message_round) const {
+    const auto last = counted.find(worker);
+    return last != counted.end() && message_round <= last->second;
+  }
 };
 
 // Why a worker leaves: all rounds are over, or its run is asked to stop.

@@ -26,6 +26,14 @@ constexpr const char* bundle_name = "bundle";
 constexpr double turn_seconds = 1;
 constexpr std::size_t kept_states = 2;
 
+bool is_forgotten(std::uint64_t message_round, std::uint64_t round) { return message_round + forgotten_after < round; }
+
+// Whether a message does not count in `round` or later, `last` being a reply before.
+bool is_settled(const std::string& worker, std::uint64_t message_round, const std::optional<RoundReply>& last,
+                std::uint64_t round) {
+  return is_forgotten(message_round, round) || (last && last->counts(worker, message_round));
+}
+
 std::string file_name(std::uint64_t number) { return fmt::format("{:08}{}", number, extension); }
 
 // Paths in a folder; none where it cannot be read just now.
@@ -217,14 +225,9 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   if (has_reply(round)) return true;
   if (round != waiting_for_) may_end_since_.reset();
   waiting_for_ = round;
-  const auto counted_of = [&](const std::string& worker) -> std::optional<std::uint64_t> {
-    if (!last || !last->counted.contains(worker)) return std::nullopt;
-    return last->counted.at(worker);
-  };
-  const auto is_counted = [&](const Message& message) { return counted_of(message.worker) >= message.round; };
   std::vector<Message> messages = list_messages();
   std::erase_if(messages, [&](const Message& message) {
-    return message.round > round || message.round + forgotten_after < round || is_counted(message);
+    return message.round > round || is_settled(message.worker, message.round, last, round);
   });
   std::set<std::string> present, awaited;
   for (const Message& message : messages) {
@@ -232,7 +235,7 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   }
   for (const auto& [worker, next] : list_workers()) {
     // Or in time for the round before: it may not yet know how that ended.
-    if (next == round || (round > 0 && counted_of(worker) == round - 1)) awaited.insert(worker);
+    if (next == round || (round > 0 && last && last->counts(worker, round - 1))) awaited.insert(worker);
   }
   awaited.insert(present.begin(), present.end());
   const auto enough = static_cast<double>(awaited.size()) * options_.quorum;
@@ -253,7 +256,7 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
     reply.counted = last->counted;
     reply.previous = last->hash;
   }
-  std::erase_if(reply.counted, [&](const auto& each) { return each.second + forgotten_after < round; });
+  std::erase_if(reply.counted, [&](const auto& each) { return is_forgotten(each.second, round); });
   std::vector<mpi::Bundle> bundles;
   for (const Message& message : messages) {
     auto bundle = if_whole([&] { return bundle_of(load(message.path)); });
@@ -326,9 +329,7 @@ void FolderExchange::clean() {
   }
   const std::optional<RoundReply> reply = oldest == 0 ? std::nullopt : read_reply(oldest - 1);
   for (const Message& message : list_messages()) {
-    const auto found = reply ? reply->counted.find(message.worker) : std::map<std::string, std::uint64_t>::const_iterator();
-    const bool is_counted = reply && found != reply->counted.end() && message.round <= found->second;
-    if (is_counted || message.round + forgotten_after < oldest) fs::remove(message.path, error);
+    if (is_settled(message.worker, message.round, reply, oldest)) fs::remove(message.path, error);
   }
   for (const char* folder : {"workers", "messages", "replies", "states"}) {
     remove_abandoned_temporaries(options_.folder / folder);

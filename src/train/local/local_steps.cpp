@@ -170,7 +170,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   take_shared();
   is_joined_ = true;
   go_on_from_round();
-  const bool is_done = rounds_ * interval() >= steps_;
+  const bool is_done = is_over();
   // The round under way can do without a worker that comes to it in the middle.
   if (!is_done) exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
   progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.worker(), exchange_.place(), rounds_));
@@ -202,7 +202,6 @@ void LocalSteps::go_on_from_round() {
 Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
   Json line;
   if (!is_joined_) return line;  // it is to stop
-  for (std::uint64_t& each : unsent_.targets()) each += targets;
   for (std::uint64_t& each : learned_from_) each += targets;
   const std::uint64_t step = trainer_.steps();
   const bool is_last = step >= steps_;
@@ -213,7 +212,7 @@ Json LocalSteps::after_step(std::uint64_t targets, const SignOfLife& alive) {
     if (options_.delay == 0 || is_last) finish(line, alive);
   }
   // Who comes to the end from far behind has own steps that are in no message.
-  if (!flight_ && rounds_ * interval() >= steps_) take_shared();
+  if (!flight_ && is_over()) take_shared();
   if (is_last && flight_) {
     leave(alive);
     fail(ErrorKind::interrupted, "stopped while waiting for the last messages of others");
@@ -240,15 +239,11 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
   }
   for (std::size_t f = 0; f < options_.fragments; ++f) {
     if (!is_last && f != fragment) continue;
-    bundle.totals[f] = static_cast<std::int64_t>(std::exchange(unsent_.targets()[f], 0));
-    learned_from_[f] = 0;
+    bundle.totals[f] = static_cast<std::int64_t>(std::exchange(unsent_.targets()[f], 0) + std::exchange(learned_from_[f], 0));
   }
   unsent_.add(bundle);
-  // First what is kept: a worker that is killed in between sends it when it is back, but for what it has learned since it
-  // began.
-  std::vector<std::uint64_t> targets(unsent_.targets().begin(), unsent_.targets().end());
-  for (std::size_t f = 0; f < targets.size(); ++f) targets[f] -= learned_from_[f];
-  unsent_.save(file_, targets);
+  // First what is kept: a worker that is killed in between sends it when it is back.
+  unsent_.save(file_);
   sent_bytes_ += exchange_.publish(bundle);
 }
 
@@ -277,10 +272,10 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
   flight_.reset();
   since_ = Clock::now();
   const double waited = seconds_since(start);
-  if (rounds_ * interval() < steps_) {
-    exchange_.join(rounds_);
-  } else {
+  if (is_over()) {
     exchange_.leave(Leaving::done, alive);  // nobody with more steps is to wait
+  } else {
+    exchange_.join(rounds_);
   }
   line = {{"event", "exchange"},
           {"step", trainer_.steps()},
@@ -326,7 +321,7 @@ void LocalSteps::take_replies() {
   }
   // By the one who ended the last round.
   const std::uint64_t every = exchange_.state_every();
-  const bool is_due = rounds_ / every > exchange_.newest_rounds().value_or(0) / every || rounds_ * interval() >= steps_;
+  const bool is_due = rounds_ / every > exchange_.newest_rounds().value_or(0) / every || is_over();
   if (std::exchange(ended_, exchange_.ended()) != exchange_.ended() && is_due) {
     TensorFile state;
     outer_.save(state);
@@ -391,6 +386,7 @@ void LocalSteps::leave(const SignOfLife& alive) {
     if (flight_ && flight_->values.contains(p)) from = flight_->values.at(p);
     unsent_.keep(p, learned_since(from, own, weight_of(p)));
   }
+  for (std::size_t f = 0; f < options_.fragments; ++f) unsent_.targets()[f] += std::exchange(learned_from_[f], 0);
   unsent_.save(file_);
   exchange_.leave(Leaving::stopped, alive);
 }

@@ -82,6 +82,7 @@ class LocalSteps {
     bool is_told = false;                              // that its reply cannot be read
   };
   std::uint64_t interval() const { return options_.inner_steps / options_.fragments; }
+  bool is_over() const { return rounds_ * interval() >= steps_; }  // all rounds of this worker's steps
   std::vector<float> own_values(std::size_t p);
   void set_own_values(std::size_t p, std::span<const float> values);
   double weight_of(std::size_t p) const { return static_cast<double>(learned_from_[fragment_[p]]) / tokens_; }
@@ -113,12 +114,10 @@ class LocalSteps {
   std::uint64_t rounds_ = 0;  // whose replies outer_ has
   std::optional<RoundReply> last_;
   Unsent unsent_;
-  // Targets that own parameters have learned from since the fragment's last message: those before a stop have their weight
-  // already.
-  std::vector<std::uint64_t> learned_from_;
+  std::vector<std::uint64_t> learned_from_;  // by fragment: targets of own steps since its last message, or since the start
   std::optional<Flight> flight_;
   bool is_joined_ = false;                  // own parameters began with the shared ones
-  Clock::time_point since_ = Clock::now();  // the exchange before ended, or this process began
+  Clock::time_point since_ = Clock::now();  // the exchange before ended, or training began
   std::uint64_t moves_ = 0;
   std::optional<std::uint64_t> told_of_;  // the last round of which a message said that it has another reply
   std::uint64_t ended_ = 0;               // rounds that this worker had ended when it last took replies

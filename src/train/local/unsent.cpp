@@ -35,9 +35,7 @@ void Unsent::fade(std::size_t p, double share) {
 }
 
 bool Unsent::is_counted(const mpi::Bundle& message, const std::optional<RoundReply>& reply) const {
-  if (!reply) return false;
-  const auto counted = reply->counted.find(sent_as_);
-  return counted != reply->counted.end() && message.update <= counted->second;
+  return reply && reply->counts(sent_as_, message.update);
 }
 
 // Messages that replies before counted are of the time before this process.
@@ -91,10 +89,10 @@ void Unsent::take_back(LocalExchange& exchange, const std::optional<RoundReply>&
   sent_as_ = worker_;
 }
 
-void Unsent::save(const std::filesystem::path& path, std::optional<std::vector<std::uint64_t>> targets) const {
+void Unsent::save(const std::filesystem::path& path) const {
   TensorFile file;
   file.metadata[worker_key] = sent_as_;
-  file.put(targets_name, {targets_.size()}, targets ? *targets : targets_);
+  file.put(targets_name, {targets_.size()}, targets_);
   for (std::size_t p = 0; p < kept_.size(); ++p) file.put(name_of_kept(parameters_[p].name), {kept_[p].size()}, kept_[p]);
   for (std::size_t i = 0; i < messages_.size(); ++i) file.put_raw(sent_name(i), mpi::to_message(messages_[i]));
   file.save(path);

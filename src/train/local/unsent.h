@@ -33,7 +33,7 @@ class Unsent {
   // Keeps that share of it alone.
   void fade(std::size_t p, double share);
 
-  // Targets of own steps since the fragment's last message.
+  // Targets of what is kept from before this process, by fragment: it has their weight already.
   std::span<std::uint64_t> targets() { return targets_; }
 
   // Messages that are sent and not counted yet, the oldest first.
@@ -50,8 +50,7 @@ class Unsent {
   // nobody knows whether they were counted.
   void take_back(LocalExchange& exchange, const std::optional<RoundReply>& last, std::uint64_t rounds);
 
-  // targets: others than those of now, if they are given.
-  void save(const std::filesystem::path& file, std::optional<std::vector<std::uint64_t>> targets = std::nullopt) const;
+  void save(const std::filesystem::path& file) const;
   // Nothing without the file. Throws Error(data).
   void restore(const std::filesystem::path& file);
 

@@ -1,6 +1,5 @@
 // Workers of local steps that are killed, come later or are slower, and what is lost then.
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -95,6 +94,32 @@ TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]
   }
 }
 
+TEST_CASE("tokens of what a worker kept when it stopped are there after a kill", "[local]") {
+  const TempDir folder;
+  LocalOptions options = dense(4);
+  options.fragments = 2;
+  {
+    Worker worker(folder.path(), "a", 3, options, 100);
+    worker.begin();
+    worker.run(1);
+    worker.stop();
+  }
+  {
+    Worker killed(folder.path(), "a", 3, options, 100);
+    killed.trainer.go_on_from(1);
+    killed.begin();
+    killed.run(2);  // a message of the first fragment
+  }
+  Worker back(folder.path(), "a", 3, options, 100);
+  back.trainer.go_on_from(2);
+  back.begin();
+  back.run(4);
+  const auto reply = back.exchange.read_reply(1);
+  REQUIRE(reply);
+  // One step from before the stop and two of its own; that of the killed process is lost.
+  CHECK(reply->sum.totals == std::vector<std::int64_t>{0, 3 * worker_examples});
+}
+
 TEST_CASE("a worker that sleeps until the reply to its message is gone goes on from a state", "[local]") {
   const TempDir folder;
   LocalOptions hasty = sparse(4);
@@ -115,11 +140,8 @@ TEST_CASE("a worker that sleeps until the reply to its message is gone goes on f
 // By then nobody knows whether it was counted.
 TEST_CASE("a message of more than a thousand rounds ago is not counted", "[local]") {
   const TempDir folder;
-  const auto exchange_of = [&](const char* name) {
-    return std::make_unique<FolderExchange>(Worker::folder_options(folder.path(), name, 0), json{{"net", "spirals"}},
-                                            json::object(), FieldName{});
-  };
-  const auto a = exchange_of("a"), b = exchange_of("b");
+  FolderExchange a(Worker::folder_options(folder.path(), "a", 0), json{{"net", "spirals"}}, json::object(), {});
+  FolderExchange b(Worker::folder_options(folder.path(), "b", 0), json{{"net", "spirals"}}, json::object(), {});
   mpi::Bundle message;
   message.workers = 1;
   message.totals = {16};
@@ -129,17 +151,17 @@ TEST_CASE("a message of more than a thousand rounds ago is not counted", "[local
   Unsent unsent({{"w", 4}}, 1, "a");
   for (const std::uint64_t sent : {round - forgotten_after - 1, round - 1}) {
     message.update = sent;
-    a->publish(message);
+    a.publish(message);
     unsent.add(message);
   }
   message.update = round;
-  b->publish(message);
+  b.publish(message);
   RoundReply last;
   last.round = round - 1;
   last.counted = {{"b", round - 1}};
-  REQUIRE(b->try_to_end(round, last, 10, 1));
-  CHECK(b->read_reply(round)->sum.totals == std::vector<std::int64_t>{32});
-  unsent.take_back(*a, last, round);
+  REQUIRE(b.try_to_end(round, last, 10, 1));
+  CHECK(b.read_reply(round)->sum.totals == std::vector<std::int64_t>{32});
+  unsent.take_back(a, last, round);
   REQUIRE(unsent.messages().size() == 1);
   CHECK(unsent.messages()[0].update == round - 1);
 }
