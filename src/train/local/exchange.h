@@ -81,6 +81,11 @@ class LocalExchange {
   virtual void clean() = 0;
 };
 
+// A state says which messages it has: those that the reply before it counts, which may be damaged when the state is read.
+void note_counted(TensorFile& state, const RoundReply& last);
+// That reply as far as later rounds have to know it, without its sum; none where nothing was noted.
+std::optional<RoundReply> reply_before(const LocalExchange::State& state);
+
 // Rounds after which a worker that sends nothing is forgotten: nobody knows any more which of its messages were counted, so no
 // older one is.
 inline constexpr std::uint64_t forgotten_after = 1000;

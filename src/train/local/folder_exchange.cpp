@@ -220,11 +220,26 @@ std::map<std::string, std::uint64_t> FolderExchange::list_workers() const {
   return workers;
 }
 
+// Whether the reply, which is there, has been for long without anybody's being able to read it.
+bool FolderExchange::is_damaged(std::uint64_t round) {
+  if (!found_since_) found_since_ = Clock::now();
+  return seconds_since(*found_since_) >= options_.damaged_seconds && !read_reply(round);
+}
+
 bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
                                 double deadline_seconds) {
-  if (has_reply(round)) return true;
-  if (round != waiting_for_) may_end_since_.reset();
+  if (round != waiting_for_) {
+    may_end_since_.reset();
+    found_since_.reset();
+  }
   waiting_for_ = round;
+  if (has_reply(round)) {
+    if (!is_damaged(round)) return true;
+    // Whoever has read it before its damage has another one than the others then, which the hashes bring to light.
+    std::error_code error;
+    fs::rename(reply_path(round), reply_path(round).string() + ".damaged", error);
+    found_since_.reset();
+  }
   std::vector<Message> messages = list_messages();
   std::erase_if(messages, [&](const Message& message) {
     return message.round > round || is_settled(message.worker, message.round, last, round);
@@ -316,6 +331,20 @@ void FolderExchange::drop_replies_from(std::uint64_t round) {
   }
 }
 
+// Files that their workers were about to give the name of a reply or state when they were killed, and damaged replies.
+void FolderExchange::clean_halves(std::uint64_t oldest) const {
+  for (const char* folder : {"replies", "states"}) {
+    for (const fs::path& path : list(options_.folder / folder)) {
+      const std::string name = path.filename().string();
+      const std::size_t begin = name.starts_with('.') ? 1 : 0;
+      const auto number = parse_int(std::string_view(name).substr(begin, name.find('.', begin) - begin));
+      if (path.extension() == extension || !number || static_cast<std::uint64_t>(*number) + 1 >= oldest) continue;
+      std::error_code error;
+      fs::remove(path, error);
+    }
+  }
+}
+
 void FolderExchange::clean() {
   const std::vector<std::uint64_t> states = numbers_in("states");
   if (states.size() < kept_states) return;
@@ -331,6 +360,7 @@ void FolderExchange::clean() {
   for (const Message& message : list_messages()) {
     if (is_settled(message.worker, message.round, reply, oldest)) fs::remove(message.path, error);
   }
+  clean_halves(oldest);
   for (const char* folder : {"workers", "messages", "replies", "states"}) {
     remove_abandoned_temporaries(options_.folder / folder);
   }

@@ -39,6 +39,9 @@ struct FolderOptions {
   // Elements that a reply has of every chunk of a vector, at most; 0: all that any message has. What is left out, workers keep.
   std::size_t chunk = 4096, reply_count = 0;
   std::uint64_t state_every = 20;  // rounds between states
+  // For which a reply that is there but cannot be read is waited for; then its round is ended again. Folders over a network may
+  // show a file a minute before what is in it.
+  double damaged_seconds = 120;
 };
 
 // Throws Error(usage).
@@ -98,6 +101,8 @@ class FolderExchange final : public LocalExchange {
   std::filesystem::path state_path(std::uint64_t rounds) const;
   std::vector<std::uint64_t> numbers_in(const char* folder) const;
   bool create(const std::filesystem::path& path, std::span<const std::byte> bytes) const;
+  bool is_damaged(std::uint64_t round);
+  void clean_halves(std::uint64_t oldest) const;
   std::filesystem::path presence_path() const;
 
   FolderOptions options_;
@@ -106,6 +111,7 @@ class FolderExchange final : public LocalExchange {
   // Round that is waited for, and the time since which it may end.
   std::uint64_t waiting_for_ = 0;
   std::optional<Clock::time_point> may_end_since_;
+  std::optional<Clock::time_point> found_since_;  // its reply
 };
 
 }  // namespace bitloom::train

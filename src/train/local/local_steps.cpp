@@ -325,6 +325,7 @@ void LocalSteps::take_replies() {
   if (std::exchange(ended_, exchange_.ended()) != exchange_.ended() && is_due) {
     TensorFile state;
     outer_.save(state);
+    if (last_) note_counted(state, *last_);
     exchange_.publish_state(rounds_, std::move(state));
     exchange_.clean();
   }
@@ -373,6 +374,7 @@ bool LocalSteps::load_newest_state() {
   outer_.load(state->file);
   rounds_ = state->rounds;
   last_ = rounds_ == 0 ? std::nullopt : exchange_.read_reply(rounds_ - 1);
+  if (!last_) last_ = reply_before(*state);
   unsent_.settle_state(last_);
   return true;
 }

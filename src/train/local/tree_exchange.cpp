@@ -109,6 +109,7 @@ void TreeExchange::share_memory() {
   if (!memory_) state_ = State{*rounds_of_state_, TensorFile::parse(state, "the state of rank 0", Checksum::required)};
   first = shared["first"].get<std::uint64_t>();
   files.resize(shared["replies"].get<std::size_t>());
+  if (const auto before = reply_before(*state_)) counted_ = before->counted;
   for (std::size_t i = 0; i < files.size(); ++i) {
     RoundReply reply = FolderExchange::reply_of(first + i, comm_.broadcast_bytes(std::move(files[i])));
     next_ = std::max(next_, reply.round + 1);

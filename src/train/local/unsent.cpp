@@ -48,11 +48,12 @@ void Unsent::settle(const RoundReply& reply, const std::optional<RoundReply>& la
   });
 }
 
-// The state has what that reply had of a message; what earlier ones had is not known any more.
+// The state has what that reply had of a message; what earlier ones had is not known any more, nor what one had whose sum
+// cannot be read.
 void Unsent::settle_state(const std::optional<RoundReply>& last) {
   std::erase_if(messages_, [&](const mpi::Bundle& message) {
     if (!is_counted(message, last)) return false;
-    if (message.update == last->round) keep_rest(message, *last);
+    if (message.update == last->round && !last->sum.vectors.empty()) keep_rest(message, *last);
     return true;
   });
 }

@@ -161,6 +161,26 @@ TEST_CASE("damaged files count as not there", "[local]") {
   CHECK(a.newest_rounds() == 7);
 }
 
+TEST_CASE("a round whose reply stays damaged is ended again", "[local]") {
+  const test::TempDir folder;
+  FolderOptions options = options_of(folder.path(), "a");
+  options.damaged_seconds = 0;
+  FolderExchange a(options, Json::object(), Json::object(), {});
+  FolderExchange patient(options_of(folder.path(), "b"), Json::object(), Json::object(), {});
+  a.publish(message(0, 1, 5));
+  REQUIRE(a.try_to_end(0, {}, 0, deadline));
+  REQUIRE(a.try_to_end(0, {}, 0, deadline));
+  CHECK(a.ended() == 1);
+  damage(folder / "replies/00000000.safetensors");
+  CHECK(patient.try_to_end(0, {}, 10 * deadline, deadline));
+  CHECK_FALSE(patient.read_reply(0));
+  CHECK(a.try_to_end(0, {}, 0, deadline));
+  REQUIRE(a.read_reply(0));
+  CHECK(a.read_reply(0)->sum.vectors[0] == mpi::SparseVector{8, {1}, {5}});
+  CHECK(a.ended() == 2);
+  CHECK(fs::exists(folder / "replies/00000000.safetensors.damaged"));
+}
+
 TEST_CASE("what nobody needs any more is removed", "[local]") {
   const test::TempDir folder;
   FolderExchange a = exchange_of(folder.path(), "a");
@@ -172,7 +192,14 @@ TEST_CASE("what nobody needs any more is removed", "[local]") {
     last = a.read_reply(round);
   }
   test::write_file(folder / "messages/late-00000008.safetensors", "");
+  const auto others = {".00000001.safetensors.killed", "00000001.safetensors.damaged", ".00000002.safetensors.b"};
+  for (const char* name : others) test::write_file(folder / "replies" / name, "");
   a.clean();
+  std::vector<std::string> left;
+  for (const char* name : others) {
+    if (fs::exists(folder / "replies" / name)) left.emplace_back(name);
+  }
+  CHECK(left == std::vector<std::string>{".00000002.safetensors.b"});
   const auto names = [&](const char* of) {
     std::string all;
     for (const char* name :

@@ -137,6 +137,23 @@ TEST_CASE("a worker that sleeps until the reply to its message is gone goes on f
   CHECK(a.trainer.steps() == 60);
 }
 
+TEST_CASE("who begins with a state whose reply is damaged counts nothing twice", "[local]") {
+  const TempDir folder;
+  Worker before(folder.path(), "before", 3, sparse(4), 100), after(folder.path(), "after", 4, sparse(4), 100);
+  before.begin();
+  before.run(16);
+  before.stop();
+  REQUIRE(before.exchange.newest_rounds() == 4);
+  REQUIRE(fs::exists(folder / "messages/before-00000003.safetensors"));
+  write_file(folder / "replies/00000003.safetensors", "damaged");
+  after.begin();
+  after.run(20);
+  const auto reply = after.exchange.read_reply(4);
+  REQUIRE(reply);
+  CHECK(reply->workers == std::vector<std::string>{"after"});
+  CHECK(reply->counted.at("before") == 3);
+}
+
 // By then nobody knows whether it was counted.
 TEST_CASE("a message of more than a thousand rounds ago is not counted", "[local]") {
   const TempDir folder;
