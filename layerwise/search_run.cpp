@@ -171,10 +171,10 @@ std::vector<double> Round::train_spread() {
   comm_.configure(patient);
   const Outcomes own = train_own();
   const bool interrupted = comm_.flag_any(own.interrupted);
+  comm_.configure(before);
   comm_.check(interrupted ? "" : own.error, own.kind);
   const std::vector<std::byte> bytes = own.file.serialize();
   const auto all = comm_.gather_bytes(bytes);
-  comm_.configure(before);
   std::vector<double> accuracies(variants_.size(), std::numeric_limits<double>::quiet_NaN());
   run::on_root(comm_, [&] {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -81,7 +81,7 @@ struct DeviceComm::State {
   template <typename Done>
   void wait(Done done) {
     const double most = comm->settings().watchdog_seconds;
-    const Clock::time_point start = Clock::now();
+    Patience patience(Clock::now());
     for (;;) {
       ncclResult_t state = ncclSuccess;
       if (nccl != nullptr) check(ncclCommGetAsyncError(nccl, &state));
@@ -89,7 +89,7 @@ struct DeviceComm::State {
         lose(fmt::format("NCCL: {} of {}: {}", last, comm->state().self(), ncclGetErrorString(state)));
       }
       if (state == ncclSuccess && done()) return;
-      if (most > 0 && seconds_since(start) > most) {
+      if (most > 0 && patience.waited(Clock::now()) > most) {
         lose(fmt::format("NCCL: {} of {}: no answer for {:.0f} s", last, comm->state().self(), most));
       }
       std::this_thread::sleep_for(std::chrono::microseconds(20));

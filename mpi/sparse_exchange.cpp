@@ -100,7 +100,8 @@ SparseExchange::SparseExchange(Comm& comm, const ExchangeOptions& options, std::
   }
   if (!options.exact()) {
     const bool keeps = options.keeps();
-    kept_ = KeptState(feedback_, keeps ? statistics_ : std::vector<std::uint64_t>{}, keeps ? count : 1, place, comm.rank());
+    kept_ = KeptState(feedback_, keeps ? statistics_ : std::vector<std::uint64_t>{}, keeps ? count : 1,
+                      keeps ? place : ErrorFeedbackPlace{}, comm.rank());
   }
   tree_.set_beside([this] { move_state(); });
   up_thresholds_.assign(feedback_.size(), options.exact() ? 0 : nothing_passes);

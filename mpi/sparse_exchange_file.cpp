@@ -103,6 +103,7 @@ void SparseExchange::begin_save(TensorFile& file, const std::string& prefix) {
   append(down_.all_rms());
   file.put(prefix + ".thresholds", {up_thresholds_.size()}, up_thresholds_);
   file.put(prefix + ".state", {state.size()}, state);
+  if (begun_at_) file.put(prefix + ".begun_at", {1}, std::vector<std::uint64_t>{*begun_at_});
   for (std::size_t v = 0; v < feedback_.size(); ++v) {
     file.put(fmt::format("{}.answer_residual.{}", prefix, v), {reply_error_feedback_[v].size()}, reply_error_feedback_[v]);
   }
@@ -193,6 +194,10 @@ void SparseExchange::load(const TensorFile& file, const std::string& prefix) {
   const auto state = file.get(prefix + ".state", DType::f64, {2 * (each + n)}).as<double>();
   up_.restore(state.first(each), state.subspan(2 * each, n));
   down_.restore(state.subspan(each, each), state.last(n));
+  begun_at_.reset();
+  if (const std::string name = prefix + ".begun_at"; file.contains(name)) {
+    begun_at_ = file.get(name, DType::u64, {1}).as<std::uint64_t>()[0];
+  }
   for (std::size_t v = 0; v < n; ++v) {
     const auto kept = file.get(fmt::format("{}.answer_residual.{}", prefix, v)).as<std::int64_t>();
     if (!kept.empty() && kept.size() != feedback_[v].size) {

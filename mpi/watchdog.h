@@ -12,27 +12,10 @@
 #include <thread>
 
 #include "core/clock.h"
+#include "core/patience.h"
 #include "mpi/comm.h"
 
 namespace bitloom::mpi {
-
-// Time that passes for somebody who looks again and again. What passes between two looks counts as `longest` at most: a process
-// that was suspended (SIGSTOP, a machine that slept), and perhaps its peers with it, has not waited meanwhile.
-class Patience {
- public:
-  explicit Patience(Clock::time_point start, Clock::duration longest = std::chrono::seconds(1))
-      : last_(start), longest_(longest) {}
-  // Seconds that have counted so far.
-  double waited(Clock::time_point now) {
-    waited_ += std::min(now - last_, longest_);
-    last_ = now;
-    return std::chrono::duration<double>(waited_).count();
-  }
-
- private:
-  Clock::time_point last_;
-  Clock::duration longest_, waited_{0};
-};
 
 // For how long the same call has been seen again and again. Calls are numbered: 2n + 1 during the n-th, 2n before it.
 class CallTimer {

@@ -7,6 +7,7 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -36,25 +37,28 @@ namespace fs = std::filesystem;
 
 using Arguments = std::span<const std::string>;
 
-// The value of an option ("--out") in a command line, "" if it is not there.
+// The value of an option ("--out") in a command line, of which the last one counts; "" if it is not there.
 std::string value_of(Arguments args, const std::string& option) {
+  std::string value;
   for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i] == option && i + 1 < args.size()) return args[i + 1];
-    if (args[i].starts_with(option + "=")) return args[i].substr(option.size() + 1);
+    if (args[i] == option && i + 1 < args.size()) value = args[i + 1];
+    if (args[i].starts_with(option + "=")) value = args[i].substr(option.size() + 1);
   }
-  return "";
+  return value;
 }
 
 // How processes can divide a run: `processes` make a replica of the net, and the replicas share the batch.
 struct Division {
-  std::size_t processes = 1, batch = 1, micro_batch = 1;  // batch 0: each replica has its own
-  std::size_t multiple = 1;                               // of replicas
-  std::size_t group = 1;                                  // neighbouring ranks that exchange the most
+  std::size_t processes = 1, batch = 1, micro_batch = 1;       // batch 0: each replica has its own
+  std::size_t multiple = 1;                                    // of replicas
+  std::size_t group = 1;                                       // neighbouring ranks that exchange the most
+  std::size_t most = std::numeric_limits<std::size_t>::max();  // replicas
+  std::size_t local = 0;                                       // processes on one machine, where nobody says; 0: the fewest
 
   std::size_t least() const { return processes * multiple; }
   // The most processes, of those for which there is room, that make whole replicas that share the batch.
   std::size_t usable(std::size_t available) const {
-    std::size_t replicas = available / processes;
+    std::size_t replicas = std::min(available / processes, most);
     while (replicas > 0 && (replicas % multiple != 0 || batch % (replicas * micro_batch) != 0)) --replicas;
     return replicas * processes;
   }
@@ -63,7 +67,7 @@ struct Division {
 // Files that `train KIND` leaves in a run folder, and where it runs.
 struct Kind {
   std::string_view name;
-  // How processes divide a run; none: any number of them does.
+  // How processes divide a run.
   Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
@@ -180,8 +184,21 @@ Division division_of_pairs(Arguments program, const fs::path& folder) {
   return {1, settings.batch, given_or(settings.micro_batch, before), 1};
 }
 
+// Any number of processes divides a minibatch, or its logical workers.
+Division division_of_binary(Arguments program, const fs::path& folder) {
+  TrainSettings settings;
+  Options options("bitloom train binary", "");
+  settings.declare(options);
+  if (!read_program(options, program, folder)) return {};
+  Division division;
+  division.batch = 0;
+  division.local = 2;
+  division.most = settings.most_ranks(options);
+  return division;
+}
+
 constexpr auto kinds = std::to_array<Kind>(
-    {{"binary", nullptr, &binary_has_begun, &binary_is_done, &asked_otherwise_of<TrainSettings, declare_all>},
+    {{"binary", &division_of_binary, &binary_has_begun, &binary_is_done, &asked_otherwise_of<TrainSettings, declare_all>},
      {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done,
       &asked_otherwise_of<ClipSettings, declare_all>},
      {"cnn", &division_of_cnn, &float_has_begun, &float_is_done, &asked_otherwise_of<CnnSettings, declare_all>},
@@ -297,13 +314,11 @@ int launch(Session& session, std::span<const std::string> args) {
   supervisor.folder = fs::absolute(out).lexically_normal();
   if (!supervisor.folder.has_filename()) supervisor.folder = supervisor.folder.parent_path();  // FOLDER/
   const bool chosen = options.source("local") != Options::Source::none;
-  if (kind.division != nullptr) {
-    const auto division = [&] { return kind.division(program, supervisor.folder); };
-    const Division now = division();
-    supervisor.group = now.group;
-    if (!chosen) supervisor.local = now.least();
-    supervisor.usable = [division](std::size_t available) { return division().usable(available); };
-  }
+  const auto division = [&] { return kind.division(program, supervisor.folder); };
+  const Division now = division();
+  supervisor.group = now.group;
+  if (!chosen) supervisor.local = now.local != 0 ? now.local : now.least();
+  supervisor.usable = [division](std::size_t available) { return division().usable(available); };
   if (!chosen && !hostfile.empty()) supervisor.local = supervisor.group;
   supervisor.program = {this_program()};
   supervisor.program.insert(supervisor.program.end(), program.begin(), program.end());

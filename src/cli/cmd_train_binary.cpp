@@ -195,6 +195,11 @@ layerwise::RunResult train_one(Session& session, const Options& options, TrainSe
   if (session.continuation.command.empty()) session.continuation = continuation_of("binary", settings.out);
   LoggedProgress progress(session.terminal, settings.run.folder / log_file);
   announce(session, settings, data, threads);
+  if (const std::size_t asked = settings.batch_per_rank * static_cast<std::size_t>(session.comm.size());
+      settings.resume && asked != 0 && asked != settings.run.train.batch) {
+    session.terminal.print("minibatches stay of {} images, as the run began; --batch-per-rank {} would make them {}",
+                           settings.run.train.batch, settings.batch_per_rank, asked);
+  }
   layerwise::RunOptions run = settings.run;
   if (data.train.soft_labels.empty()) run.train.teacher_share = 0;
   layerwise::RunResult result = layerwise::train(simd::kernels(), session.comm, run, data, progress);

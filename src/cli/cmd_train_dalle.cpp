@@ -303,8 +303,7 @@ void TrainedDalle::add_hooks(train::RunOptions& run, train::RunHooks& hooks, Pro
 
 void TrainedDalle::summarise(const train::RunResult& result) {
   if (!result.last_loss) return;
-  session().terminal.print("  {:<22}{:.4f}; best {:.4f} after step {}", "validation loss", *result.last_loss, *result.best_loss,
-                           result.best_step);
+  session().terminal.print("  {:<22}{:.4f}{}", "validation loss", *result.last_loss, best_text(result));
 }
 
 }  // namespace

@@ -322,8 +322,8 @@ void TrainedGpt::sum_up(const std::function<void()>& summary) {
 
 void TrainedGpt::summarise(const train::RunResult& result) {
   if (!result.last_loss) return;
-  session().terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}; best {:.4f} after step {}", "validation loss",
-                           *result.last_loss, std::exp(*result.last_loss), *result.best_loss, result.best_step);
+  session().terminal.print("  {:<22}{:.4f} nats per token, perplexity {:.2f}{}", "validation loss", *result.last_loss,
+                           std::exp(*result.last_loss), best_text(result));
 }
 
 }  // namespace

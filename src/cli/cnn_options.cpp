@@ -152,6 +152,8 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
       options.source("epochs") == options.source("steps")) {
     fail(ErrorKind::usage, "--epochs: {:g} has no effect; it needs --steps 0", training.epochs);
   }
+  // The nearer to the command line, the stronger.
+  if (options.source("epochs") < options.source("steps")) steps = 0;
   const models::CnnTraining recipe = config.training;
   if (!given("epochs")) training.epochs = recipe.epochs;
   if (!given("batch")) training.batch = recipe.batch;

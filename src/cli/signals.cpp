@@ -22,6 +22,7 @@ constexpr std::int64_t same_request_ms = 250;
 
 std::atomic<std::int64_t> requested_at{0};  // milliseconds of the monotonic clock; 0: no request yet
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "used in a signal handler");
+std::atomic<bool> noticed{false};  // by another way than a signal: the first of those is no second request then
 
 std::int64_t now_ms() {
   timespec now{};
@@ -70,11 +71,8 @@ void catch_stop_signals() {
   }
 }
 
-void request_stop() noexcept {
-  std::int64_t first = 0;
-  requested_at.compare_exchange_strong(first, now_ms());
-}
+void request_stop() noexcept { noticed = true; }
 
-bool stop_requested() noexcept { return requested_at.load() != 0; }
+bool stop_requested() noexcept { return noticed || requested_at.load() != 0; }
 
 }  // namespace bitloom::cli

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/field_names.h"
@@ -312,17 +313,29 @@ void TrainSettings::declare_for_plan(Options& options) {
   declare_exchange(options, *this);
 }
 
+bool TrainSettings::counts_per_rank(const Options& options) const {
+  return batch_per_rank != 0 && options.source("batch-per-rank") < options.source("batch");
+}
+
+std::size_t TrainSettings::chosen_workers() const {
+  return workers != 0 ? workers : std::min(default_workers, run.train.batch);
+}
+
+std::size_t TrainSettings::most_ranks(const Options& options) const {
+  const bool has_batch = !counts_per_rank(options) || options.source("batch") == Options::Source::run;
+  if (exchange == "sparse") return has_batch || workers != 0 ? chosen_workers() : default_workers;
+  return has_batch ? run.train.batch : std::numeric_limits<std::size_t>::max();
+}
+
 void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   if (options.source("batch") == options.source("batch-per-rank") && options.source("batch") != Options::Source::none) {
     fail(ErrorKind::usage, "--batch and --batch-per-rank exclude each other");
   }
-  // The nearer to the command line, the stronger.
-  if (batch_per_rank != 0 && options.source("batch-per-rank") < options.source("batch")) {
-    run.train.batch = batch_per_rank * ranks;
-  }
+  // The nearer to the command line, the stronger. A run that goes on keeps its batch, however many ranks it has now.
+  if (counts_per_rank(options) && options.source("batch") != Options::Source::run) run.train.batch = batch_per_rank * ranks;
   layerwise::TrainOptions& train = run.train;
   train.sparse = exchange == "sparse";
-  train.workers = workers != 0 ? workers : train.sparse ? std::min(default_workers, train.batch) : 1;
+  train.workers = train.sparse || workers != 0 ? chosen_workers() : 1;
   train.exchange.value_bits = value_bits == "all" ? 0 : static_cast<unsigned>(std::stoul(value_bits));
   train.exchange.error_feedback = residuals == "exact" ? mpi::ErrorFeedback::exact
                                   : residuals == "sum" ? mpi::ErrorFeedback::sum

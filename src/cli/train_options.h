@@ -50,12 +50,18 @@ struct TrainSettings {
   void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
   void resolve(const Options& options, std::size_t ranks);
+  // The most processes that a run can be divided among: logical workers, or the images of a minibatch.
+  std::size_t most_ranks(const Options& options) const;
   // Reads the text of the file of --plan. Throws usage errors.
   std::map<std::string, layerwise::PlannedBytes> planned(const std::string& text) const;
   // The net with --set and --epochs applied. Throws usage errors.
   layerwise::NetSpec make_net() const;
   // --search, one axis per occurrence. Throws usage errors.
   std::vector<layerwise::SearchAxis> search() const;
+
+ private:
+  bool counts_per_rank(const Options& options) const;  // whether --batch-per-rank counts
+  std::size_t chosen_workers() const;                  // of sparse messages
 };
 
 // "layer2.width=512", a value of `option`, at its '='. Throws usage errors.

@@ -1,14 +1,18 @@
 // Parts that the trainings of transformers in a grid have in common. Settings: those of a command, with a LayoutSettings.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "cli/adam_options.h"
 #include "mpi/grid.h"
 #include "nn/layer.h"
 #include "plan/float_grids.h"
 #include "plan/float_model.h"
+#include "train/run.h"
 #include "train/trainer.h"
 
 namespace bitloom::cli {
@@ -38,6 +42,11 @@ std::size_t choose_micro_batch(const Settings& settings, const plan::FloatModel&
   return plan::choose_micro_batch(model, grid.shape(),
                                   planned_in_grid(settings, net, settings.micro_batch_of(share).value_or(0)), cluster,
                                   settings.enough_tokens(), Settings::savers);
+}
+
+// "; best 1.2345 after step 100"; nothing where no evaluation's loss was finite.
+inline std::string best_text(const train::RunResult& result) {
+  return result.best_loss ? fmt::format("; best {:.4f} after step {}", *result.best_loss, result.best_step) : "";
 }
 
 }  // namespace bitloom::cli

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file_descriptor.h"
+#include "core/file_state.h"
 
 namespace bitloom {
 namespace {
@@ -58,6 +59,11 @@ Container read_all(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+int opening_error(const std::filesystem::path& path) {
+  const Descriptor file(open_file(path, O_RDONLY | O_NONBLOCK));
+  return file.get() < 0 ? errno : 0;
+}
 
 std::string read_text(const std::filesystem::path& path) { return read_all<std::string>(path); }
 

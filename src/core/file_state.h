@@ -15,4 +15,7 @@ void remove_abandoned_temporaries(const std::filesystem::path& folder);
 // file was deleted or replaced.
 bool names_open_file(const std::filesystem::path& path, int descriptor);
 
+// The errno with which the system refuses to open the file for reading; 0 where it does not.
+int opening_error(const std::filesystem::path& path);
+
 }  // namespace bitloom

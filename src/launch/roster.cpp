@@ -103,7 +103,9 @@ void Roster::ask() {
   for (std::size_t i = 0; i < asked.size(); ++i) {
     commands.push_back(probe_command(i == 0 ? "" : options_.agent, asked[i], options_.notice));
   }
-  const double limit = patience(asked_ ? quick_limit : probe_limit);
+  // Who was slow to answer when it was found may be so again.
+  const double limit = patience(asked_ && found_.empty() ? quick_limit : probe_limit);
+  found_.clear();
   const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(limit), options_.stop);
   members_.clear();
   if (options_.stop && options_.stop()) return;
@@ -169,6 +171,7 @@ std::vector<Host> Roster::look() {
     if (!answer && seconds_since(probe.start) < patience(probe_limit)) waiting.push_back(std::move(probe));
   }
   probes_ = std::move(waiting);
+  for (const Host& host : found) found_.insert(host.name);
   return found;
 }
 

@@ -80,6 +80,7 @@ class Roster {
   Voice& voice_;
   Event event_;
   std::vector<Host> members_;
+  std::set<std::string> found_;                // names, of those that look() has found since all were asked
   std::set<std::string> proven_;               // names, of the last members that came to a step
   std::map<std::string, Exclusion> excluded_;  // by name
   std::set<std::string> leaving_;              // names of hosts that were so when they were asked last

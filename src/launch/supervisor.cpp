@@ -37,7 +37,8 @@ using Json = nlohmann::json;
 constexpr auto look_interval = std::chrono::milliseconds(20);
 constexpr double startup_seconds = 60;  // time that processes have on top of the deadline until they are at work
 constexpr double kill_limit = 10;       // seconds that killed processes have to be gone
-constexpr double drain_limit = 30;      // seconds that processes have to write their checkpoint
+constexpr double drain_limit = 30;      // seconds without a sign of life that processes have to write their checkpoint,
+constexpr double longest_drain = 600;   // and with such signs
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
 
 // Name of this supervisor's starts, unlike that of any other: process ids come again, in containers from 1 on.
@@ -263,7 +264,11 @@ End Supervisor::watch() {
       mpirun.signal_group(SIGKILL);  // ranks on other hosts go with it
     }
     if (!asked && options_.stop()) ask_to_end(End::Kind::stopped);
-    if (!killed && asked && seconds_since(*asked) > drain_limit) {
+    // A step, an evaluation or a checkpoint that is under way may take longer.
+    const auto is_drained = [&] {
+      return seconds_since(std::max(*asked, changed)) > drain_limit || seconds_since(*asked) > longest_drain;
+    };
+    if (!killed && asked && is_drained()) {
       killed = Clock::now();
       mpirun.signal_group(SIGKILL);
     }

@@ -1,13 +1,16 @@
 #include "run/checkpoints.h"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/file_state.h"
 
 namespace bitloom::run {
 namespace {
@@ -25,6 +28,12 @@ void put_in_place(const fs::path& folder) {
   if (fs::exists(path)) fs::rename(path, folder / previous_checkpoint_name, error);
   fs::rename(folder / next_checkpoint_name, path, error);
   if (error) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), error.message());
+}
+
+// Throws Error(io) where the file is there but the system does not open it: that says nothing of what is in it.
+void require_opened(const fs::path& path) {
+  const int error = opening_error(path);
+  if (error != 0 && error != ENOENT) fail(ErrorKind::io, "cannot read '{}': {}", path.string(), std::strerror(error));
 }
 
 Json object_of(const std::string& text) {
@@ -46,6 +55,7 @@ FoundCheckpoint find_checkpoint(const fs::path& folder) {
   FoundCheckpoint found;
   for (const fs::path& path : list_checkpoints(folder)) {
     try {
+      require_opened(path);
       if (fs::is_directory(path)) fail(ErrorKind::data, "'{}' is a folder", path.string());
       found.file = TensorReader::open(path, Checksum::required);
       found.path = path;

@@ -120,7 +120,6 @@ void Optimizer::step(double rate, double share, double scale, double norm,
     rule_->move(group.which, step);
   }
   ++all_steps_;
-  if (options_.lookahead > 0) look_ahead();
   if (averages_.empty() || all_steps_ % options_.average_every != 0) return;
   const double decay = average_decay(options_.average, all_steps_ / options_.average_every);
   for (std::size_t i = 0; i < averages_.size(); ++i) {
@@ -128,17 +127,19 @@ void Optimizer::step(double rate, double share, double scale, double norm,
   }
 }
 
-void Optimizer::look_ahead() {
-  const bool ends = all_steps_ == options_.lookahead_steps;
-  if (all_steps_ % options_.lookahead != 0 && !ends) return;
+bool Optimizer::look_ahead(std::uint64_t steps) {
+  if (options_.lookahead == 0) return false;
+  const bool ends = steps == options_.lookahead_steps;
+  if (steps % options_.lookahead != 0 && !ends) return false;
   const double progress =
-      static_cast<double>(all_steps_) / static_cast<double>(std::max<std::uint64_t>(options_.lookahead_steps, 1));
+      static_cast<double>(steps) / static_cast<double>(std::max<std::uint64_t>(options_.lookahead_steps, 1));
   const double keeps = ends ? 1 : options_.lookahead_keeps * std::min(1.0, progress * progress * progress);
   for (Slow& each : slow_) {
     if (keeps != 1) nn::scale_add(engine_, 1 - keeps, *each.fast, keeps, each.slow);
     nn::scale_add(engine_, 1, each.slow, 0, *each.fast);
   }
   nn::refresh_copies(engine_, parameters_);
+  return true;
 }
 
 bool Optimizer::swap_averages() {

@@ -62,6 +62,9 @@ class Optimizer {
   // scale; none of a block whose parameters, moments and step counts stay as they are.
   void step(double rate, double share, double scale, double norm,
             const std::function<std::optional<double>(std::optional<std::size_t>)>& factors = {});
+  // After so many steps of the training, skipped ones among them: slow weights, where it is their turn, move, and become the
+  // parameters. Whether they did.
+  bool look_ahead(std::uint64_t steps);
   // Steps that parameter `i` has taken.
   std::uint64_t steps(std::size_t i) const { return steps_[i]; }
 
@@ -85,8 +88,6 @@ class Optimizer {
     nn::Tensor slow;
     const nn::Parameter* parameter;  // that it belongs to; none: a buffer
   };
-  void look_ahead();
-
   nn::Engine& engine_;
   std::vector<nn::Parameter*> parameters_;  // those that are not frozen
   OptimizerOptions options_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -29,7 +30,9 @@ void RunRecord::open(const Json* state) {
 void RunRecord::take(const Json& state) {
   result_.targets = state.value("targets", std::uint64_t{0});
   result_.seconds = state.value("seconds", 0.0);
-  if (state.contains("best_loss")) {
+  // Where the model was that of the last step, none is kept of the best evaluation.
+  const bool has_best = state.contains("best_loss") && state["best_loss"].is_number();
+  if (has_best && (state.value("keep_best", true) || !options_.keep_best)) {
     result_.best_loss = state["best_loss"].get<double>();
     result_.best_step = state.value("best_step", std::uint64_t{0});
     if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
@@ -39,9 +42,10 @@ void RunRecord::take(const Json& state) {
 }
 
 Json RunRecord::state() const {
-  Json state = {{"step", trainer_.steps()},    {"targets", result_.targets},
-                {"seconds", open_.elapsed()},  {"metrics_size", open_.metrics().size()},
-                {"run_steps", options_.steps}, {"interval", to_json(interval_)}};
+  Json state = {{"step", trainer_.steps()},       {"targets", result_.targets},
+                {"seconds", open_.elapsed()},     {"metrics_size", open_.metrics().size()},
+                {"run_steps", options_.steps},    {"interval", to_json(interval_)},
+                {"keep_best", options_.keep_best}};
   if (events_) state["events_size"] = events_->size();
   if (result_.best_loss) {
     state["best_loss"] = *result_.best_loss;
@@ -117,7 +121,7 @@ bool RunRecord::write_evaluation(const Evaluated& found) {
   const double mean = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));
   result_.last_loss = mean;
   result_.last_accuracy = found.accuracy;
-  const bool best = !result_.best_loss || mean < *result_.best_loss;
+  const bool best = std::isfinite(mean) && (!result_.best_loss || mean < *result_.best_loss);
   Json line = {{"event", "evaluation"},
                {"step", trainer_.steps()},
                {"loss", mean},

@@ -334,9 +334,11 @@ StepReport Trainer::step() {
     if (!options_.loss_scale || loss_scale_ <= 1) refuse_gradients(report.loss);
     loss_scale_ = std::max(1.0, loss_scale_ / 2);
     clean_steps_ = 0;
+    if (optimizer_->look_ahead(step_ + 1) && sharding_) sharding_->publish();
   } else {
     const EventSpan span(&log_, EventKind::optimizer, 0, 0, &engine_);
     step_optimizer(report, unscale, skipped_blocks);
+    optimizer_->look_ahead(step_ + 1);
     if (sharding_) sharding_->publish();
     if (options_.loss_scale && ++clean_steps_ == options_.loss_scale->double_every) {
       loss_scale_ = std::min(options_.loss_scale->largest, 2 * loss_scale_);

@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "cli/signals.h"
 #include "core/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -363,4 +364,18 @@ TEST_CASE("the program ends with the codes that callers of run_program see", "[p
   CHECK(version.code == 0);
   CHECK(version.out.starts_with("bitloom "));
   CHECK(version.err.empty());
+}
+
+// A notice that the machine goes counted as the first of two presses of Ctrl-C, the second of which ends the program.
+TEST_CASE("a signal after another request to stop is no second request", "[program]") {
+  const pid_t child = fork();
+  if (child == 0) {
+    cli::catch_stop_signals();
+    cli::request_stop();
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    kill(getpid(), SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    _exit(cli::stop_requested() ? 7 : 8);
+  }
+  CHECK(wait_for_end(child) == 7);
 }

@@ -76,12 +76,12 @@ class Play {
   }
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
 
- private:
   void executable(const std::string& name, const std::string& text) const {
     write_file(folder_ / name, text);
     std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
   }
 
+ private:
   TempDir folder_;
 };
 
@@ -117,6 +117,48 @@ TEST_CASE("a host with which a start came to nothing joins again later", "[launc
   CHECK(has(started.back(), "n2"));
   const auto failed = std::find_if(started.begin(), started.end(), [](const auto& hosts) { return has(hosts, "n2"); });
   CHECK_FALSE(has(*(failed + 1), "n2"));
+}
+
+// The start for which the run was stopped gave hosts a second.
+TEST_CASE("a host that takes long to answer joins", "[launch]") {
+  Play play(R"(
+case $hosts in *,n2:1,*) finish;; esac
+test $(wc -l < started) -gt 3 && exit 9
+: > up-n2
+until_asked
+)");
+  play.executable("slow", "#!/bin/sh\ntest $1 = n2 && test -e up-n2 && sleep 2\nexec ./agent \"$@\"\n");
+  play.up("n1");
+  const Outcome outcome = play.launch("n1\nn2\n", {"--attempts", "1"}, "binary", "./slow");
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(play.started().size() == 2);
+}
+
+TEST_CASE("a launch starts no more processes than a binary net's training can be divided among", "[launch]") {
+  const auto processes = [](const Args& division) {
+    Play play("finish\n");
+    const Outcome outcome = play.launch("", {"--local", "10"}, "binary", "", division);
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    const std::string log = read_file(play / "run.launch.jsonl");
+    const std::string key = "\"processes\":";
+    REQUIRE(has(log, key));
+    return std::stoi(log.substr(log.find(key) + key.size()));
+  };
+  CHECK(processes({"--exchange", "sparse", "--workers", "8"}) == 8);
+  CHECK(processes({"--batch", "4"}) == 4);
+  CHECK(processes({"--batch-per-rank", "1"}) == 10);
+  CHECK(processes({}) == 10);
+}
+
+// It watched the first.
+TEST_CASE("of an option that is given twice to the run a launch takes the last, as the run does", "[launch]") {
+  Play play("finish\n");
+  const Outcome outcome = play.launch("", {}, "binary", "", {"--out", "elsewhere", "--out", "run"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(std::filesystem::exists(play / "run.launch.jsonl"));
 }
 
 TEST_CASE("a host that came when rank 0 had trouble with its own disk is not suspected", "[launch]") {

@@ -228,6 +228,11 @@ TEST_CASE("a run of a net in a file goes on from another folder, unless the net 
   const Outcome more = run_program(folder / "sub", resume);
   INFO(more.out << more.err);
   CHECK(more.code == 0);
+  // The run was given steps; epochs that are given now count instead.
+  const Outcome epochs = run_program(folder.path(), {"train", "cnn", "--resume", "--out", "run", "--epochs", "1"});
+  INFO(epochs.out << epochs.err);
+  CHECK(epochs.code == 0);
+  CHECK(has(epochs.out, "step 10/10: "));
 }
 
 TEST_CASE("ways to train a convolutional net", "[cnn]") {

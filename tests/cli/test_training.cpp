@@ -303,6 +303,15 @@ TEST_CASE("two ranks give the bits of one, and evaluate together", "[train][mpi]
   CHECK(stopped.code == 4);
   REQUIRE(run_program(folder.path(), {"train", "binary", "--resume", "--out", "stopped"}).code == 0);
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "stopped/model.safetensors"));
+
+  // A supervisor, or a script, repeats the command with other ranks: the run keeps its batch.
+  *std::find(args.begin(), args.end(), "two") = "fewer";
+  CHECK(run_ranks(folder.path(), 2, with(args, {"--stop-after-steps", "5"})).code == 4);
+  const Outcome fewer = run_program(folder.path(), with(args, {"--resume"}));
+  INFO(fewer.out << fewer.err);
+  REQUIRE(fewer.code == 0);
+  CHECK(has(fewer.out, "minibatches stay of 32 images, as the run began; --batch-per-rank 16 would make them 16"));
+  CHECK(same_tensors(folder / "one/model.safetensors", folder / "fewer/model.safetensors"));
 }
 
 TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, and no threshold those of dense sums",

@@ -205,6 +205,28 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
   }
 }
 
+// Thresholds begin anew in the replies just after the root has seen how large gradients are.
+TEST_CASE("with late replies and a budget a stage that stops after any step goes on as if it had not", "[stage]") {
+  StageCase c = stage_cases()[1];
+  c.stage.epochs = 5;
+  c.options.workers = 6;
+  c.options.sparse = true;
+  c.options.exchange.bytes_per_update = 800;
+  c.options.exchange.staleness = 2;
+  const std::size_t all = 15;
+  SmallStage whole(c, simd::kernels(), world());
+  const TensorFile expected = whole.run(all);
+  for (std::size_t cut = 1; cut < 11; ++cut) {
+    CAPTURE(cut);
+    SmallStage first(c, simd::kernels(), world());
+    const TensorFile middle = TensorFile::parse(world().broadcast_bytes(first.run(cut).serialize()), "middle");
+    SmallStage second(c, simd::kernels(), world());
+    second.stage().load(middle);
+    const TensorFile continued = second.run(all - cut);
+    if (world().is_root()) CHECK(difference(expected, continued) == "");
+  }
+}
+
 TEST_CASE("a stage that is shorter than the delay of its replies ends with all of them, and can be restored there", "[stage]") {
   StageCase c = stage_cases()[0];
   c.stage.epochs = 1;  // three steps

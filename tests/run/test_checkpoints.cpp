@@ -94,6 +94,16 @@ TEST_CASE("a damaged checkpoint is passed over, named and set aside", "[checkpoi
   CHECK(none.damaged.size() == 2);
 }
 
+// It was set aside as damaged.
+TEST_CASE("a checkpoint that the system does not open is an error, and stays", "[checkpoint]") {
+  Run run;
+  {
+    const test::NoMoreFiles limit;
+    CHECK(has(message_of(ErrorKind::io, [&] { find_checkpoint(run.folder.path()); }), run.newest.string()));
+  }
+  CHECK(value_of(*find_checkpoint(run.folder.path()).file) == 2);
+}
+
 TEST_CASE("a full disk leaves the checkpoints that there are", "[checkpoint]") {
   Run run;
   {

@@ -1,8 +1,9 @@
-// A disk that is full, for tests.
+// A disk that is full, and a process that has as many open files as it may have, for tests.
 #pragma once
 
 #include <signal.h>  // POSIX
 #include <sys/resource.h>
+#include <unistd.h>
 
 namespace bitloom::test {
 
@@ -25,6 +26,24 @@ class FileSizeLimit {
  private:
   rlimit old_{};
   void (*old_handler_)(int) = nullptr;
+};
+
+// Until the end of the scope, the system opens no further file for this process.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &old_);
+    const int next = ::dup(0);
+    ::close(next);
+    const rlimit limit{static_cast<rlim_t>(next), old_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  NoMoreFiles(const NoMoreFiles&) = delete;
+  NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+  ~NoMoreFiles() { ::setrlimit(RLIMIT_NOFILE, &old_); }
+
+ private:
+  rlimit old_{};
 };
 
 }  // namespace bitloom::test

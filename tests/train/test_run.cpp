@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 
@@ -236,6 +237,43 @@ TEST_CASE("the model is that of the best evaluation, or of the last step where t
     CHECK(model.get_metadata("steps") == (best ? "5" : "20"));
     CHECK(model.contains("first.weight"));
   }
+}
+
+// It ended without a model: that of a best evaluation was not kept.
+TEST_CASE("a run that goes on with the model of the best evaluation instead of the last step's has one", "[run]") {
+  const test::TempDir folder;
+  double loss = 1;
+  const auto run = [&](bool best, std::uint64_t last, bool resume) {
+    Setting setting(folder.path() / "run");
+    setting.options.keep_best = best;
+    setting.options.resume = resume;
+    setting.options.stop = [&setting, last] { return setting.trainer.steps() == last; };
+    RunHooks hooks;
+    hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, {}}; };
+    hooks.describe_model = [&](TensorFile& file) { file.metadata["steps"] = std::to_string(setting.trainer.steps()); };
+    train::run(setting.trainer, setting.options, hooks, setting.progress);
+  };
+  CHECK(has(message_of(ErrorKind::interrupted, [&] { run(false, 7, false); }), "stopped after step 7"));
+  run(true, 0, true);
+  CHECK(TensorFile::load(folder / "run/model.safetensors").get_metadata("steps") == "10");
+  CHECK(test::lines_of(folder / "run", "result")[0]["best_step"] == 10);
+}
+
+TEST_CASE("a loss that is not finite is never the best", "[run]") {
+  const test::TempDir folder;
+  const auto run = [&](std::uint64_t last, bool resume) {
+    Setting setting(folder.path() / "run");
+    setting.options.resume = resume;
+    setting.options.stop = [&setting, last] { return setting.trainer.steps() == last; };
+    RunHooks hooks;
+    hooks.evaluate = [&](const SignOfLife&) {
+      const bool is_first = setting.trainer.steps() == 5;
+      return Evaluated{{is_first ? std::numeric_limits<double>::quiet_NaN() : 1.0, 1}, {}};
+    };
+    return train::run(setting.trainer, setting.options, hooks, setting.progress);
+  };
+  CHECK(has(message_of(ErrorKind::interrupted, [&] { run(7, false); }), "stopped after step 7"));
+  CHECK(run(0, true).best_step == 10);
 }
 
 TEST_CASE("a run refuses a folder with a run, another run's checkpoint, and one that is done", "[run]") {

@@ -168,14 +168,14 @@ void TreeExchange::leave(Leaving why, const SignOfLife& alive) {
 }
 
 // A process that died ends the job by itself; this is for one that hangs.
-void TreeExchange::check_patience(Clock::time_point since) const {
+void TreeExchange::check_patience(Patience& waiting) const {
   const double watchdog = comm_.settings().watchdog_seconds;
   if (watchdog == 0 || longest_round_ == 0) return;
   double patience = std::max(watchdog, patient_rounds * longest_round_);
   if (const double deadline = deadline_seconds_; std::isfinite(deadline)) {
     patience = std::max(patience, 2 * patience_without_quorum * deadline);
   }
-  if (seconds_since(since) > patience) {
+  if (waiting.waited(Clock::now()) > patience) {
     throw mpi::PeerLost(fmt::format("a worker has not been heard of for {:.0f} s", patience));
   }
 }
@@ -226,7 +226,7 @@ void TreeExchange::serve() {
     for (; serve_round(next_); ++next_) {
     }
     if (wants_stop_) tree_.signal();
-    for (const auto since = Clock::now(); !is_left_alone_ && !tree_.has_ended(); check_patience(since)) {
+    for (Patience waiting(Clock::now()); !is_left_alone_ && !tree_.has_ended(); check_patience(waiting)) {
       std::this_thread::sleep_for(pause);
     }
   } catch (...) {
@@ -269,9 +269,11 @@ bool TreeExchange::is_complete(std::uint64_t round) {
 bool TreeExchange::serve_round(std::uint64_t round) {
   const Clock::time_point start = Clock::now();
   present_since_.reset();
+  std::optional<Patience> for_messages;
   do {
     if (!wait_and_look()) return false;
-    if (present_since_) check_patience(*present_since_);
+    if (present_since_ && !for_messages) for_messages.emplace(*present_since_);
+    if (for_messages) check_patience(*for_messages);
   } while (tree_.is_signalled() || !is_complete(round));
   std::optional<mpi::Bundle> sum = tree_.gather(round, std::nullopt);
   if (sum) {
@@ -293,7 +295,7 @@ bool TreeExchange::serve_round(std::uint64_t round) {
     longest_round_ = std::max(longest_round_, seconds_since(start));
     return true;
   }
-  for (const auto since = Clock::now(); !tree_.has_reply(round); check_patience(since)) {
+  for (Patience for_reply(Clock::now()); !tree_.has_reply(round); check_patience(for_reply)) {
     if (!wait_and_look()) return false;
   }
   mpi::Bundle bundle = tree_.next_reply();

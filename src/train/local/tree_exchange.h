@@ -17,6 +17,7 @@
 
 #include "core/clock.h"
 #include "core/differences.h"
+#include "core/patience.h"
 #include "mpi/bundle_tree.h"
 #include "mpi/comm.h"
 #include "train/local/folder_exchange.h"
@@ -77,7 +78,7 @@ class TreeExchange final : public LocalExchange {
   bool is_complete(std::uint64_t round);
   bool serve_round(std::uint64_t round);
   RoundReply take_reply(std::uint64_t round, mpi::Bundle bundle);
-  void check_patience(Clock::time_point since) const;
+  void check_patience(Patience& waiting) const;
   void rethrow() const;
 
   mpi::Comm comm_;
