@@ -178,13 +178,11 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
       for (std::size_t t = 0; t < taps; ++t) sum += taps_f[t] * patch[t];
       responses[i] = encoder.contrast_ > 0 ? static_cast<std::int32_t>(static_cast<float>(sum) * gains[i]) : sum;
     }
-    const auto set = static_cast<std::ptrdiff_t>(static_cast<double>(fit_patches) * spec.share);
-    const auto low = responses.begin() + set;
-    std::nth_element(responses.begin(), low, responses.end());
-    encoder.thresholds_[2 * f + 1] = *low;
-    const auto high = responses.end() - set;
-    std::nth_element(responses.begin(), high, responses.end());
-    encoder.thresholds_[2 * f] = *high;
+    const auto quarter = static_cast<std::ptrdiff_t>(fit_patches / 4);
+    std::nth_element(responses.begin(), responses.begin() + quarter, responses.end());
+    encoder.thresholds_[2 * f + 1] = responses[fit_patches / 4];
+    std::nth_element(responses.begin(), responses.end() - quarter, responses.end());
+    encoder.thresholds_[2 * f] = responses[fit_patches - fit_patches / 4];
   }
   encoder.pack();
   return encoder;

@@ -28,10 +28,10 @@ class Encoder {
 
   // Chooses filters and thresholds from the training images.
   //   whitened: ZCA whitening of patch x patch x colours pixels (regulariser epsilon on pixels / 64), then spherical k-means
-  //   in the whitened space (Coates, Ng, Lee 2011); of each filter's response bits are "at or above" and "at or below" the
-  //   quantiles beyond which the spec's share of the patches lies. With a contrast c > 0 and more than one tap, patches lose
-  //   their mean and are divided by their contrast before they are whitened, and responses are multiplied, rounding towards 0,
-  //   by the 32-bit float c / sqrt(q / n - (s / n)^2 + c^2), s and q being the sums of the patch's n taps and of their squares.
+  //   in the whitened space (Coates, Ng, Lee 2011); bits are "at or above the 75% quantile" and "at or below the 25%
+  //   quantile" of each filter's response. With a contrast c > 0 and more than one tap, patches lose their mean and are divided
+  //   by their contrast before they are whitened, and responses are multiplied, rounding towards 0, by the 32-bit float
+  //   c / sqrt(q / n - (s / n)^2 + c^2), s and q being the sums of the patch's n taps and of their squares.
   //   thermometer: `levels` evenly spaced thresholds per colour.
   // Deterministic in (dataset, spec, seed). Throws a usage error for a spec that does not fit the images.
   static Encoder fit(const EncoderSpec& spec, const data::Dataset& train, std::uint64_t seed);

@@ -21,7 +21,6 @@ struct EncoderSpec {
   std::size_t levels = 20;
   double epsilon = 0.05;  // ZCA regulariser, on pixels / 64
   double contrast = 10;   // grey levels added to a patch's contrast, by which its responses are divided; 0 disables this
-  double share = 0.25;    // of the patches in which a bit of a filter is set
 };
 
 // One binary layer: down-sample and concatenate the inputs, convolve, compare with a threshold per channel or with several.

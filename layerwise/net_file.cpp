@@ -89,7 +89,6 @@ EncoderSpec read_encoder(const Json& json, const std::string& where) {
   reader.read("levels", spec.levels);
   reader.read("epsilon", spec.epsilon);
   reader.read("contrast", spec.contrast);
-  reader.read("share", spec.share);
   reader.finish();
   const std::array<std::string, 2> kinds = {"whitened", "thermometer"};
   check_name(where + ".kind", spec.kind, kinds);
@@ -100,9 +99,6 @@ EncoderSpec read_encoder(const Json& json, const std::string& where) {
   if (!(spec.epsilon > 0)) fail(ErrorKind::usage, "{}.epsilon: {} is not above 0", where, spec.epsilon);
   if (!(spec.contrast >= 0 && spec.contrast <= 255)) {
     fail(ErrorKind::usage, "{}.contrast: {} is out of range; expected 0 to 255", where, spec.contrast);
-  }
-  if (!(spec.share >= 0.001 && spec.share <= 0.5)) {
-    fail(ErrorKind::usage, "{}.share: {} is out of range; expected 0.001 to 0.5", where, spec.share);
   }
   return spec;
 }
@@ -318,7 +314,6 @@ Json to_json(const NetSpec& net) {
   const EncoderSpec& encoder = net.encoder;
   json["encoder"] = {{"kind", encoder.kind},     {"patch", encoder.patch},     {"filters", encoder.filters},
                      {"levels", encoder.levels}, {"epsilon", encoder.epsilon}, {"contrast", encoder.contrast}};
-  if (encoder.share != EncoderSpec{}.share) json["encoder"]["share"] = encoder.share;
   for (const LayerSpec& layer : net.layers) {
     json["layers"].push_back({{"name", layer.name},
                               {"inputs", layer.inputs},

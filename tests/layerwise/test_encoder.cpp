@@ -183,25 +183,6 @@ TEST_CASE("fitting does not depend on the number of threads", "[encoder]") {
   CHECK(difference(files[0], files[2]) == "");
 }
 
-TEST_CASE("a whitened filter sets each of its bits in the share of patches that is asked for", "[encoder]") {
-  const data::Dataset data = small_data(30);
-  for (const double share : {0.25, 0.1, 0.02}) {
-    EncoderSpec spec = whitened(3, 32, 10);
-    spec.share = share;
-    const Encoder encoder = Encoder::fit(spec, data, 1);
-    std::vector<double> set(64);
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      const auto bits = encode(simd::kernels(), encoder, data.image(i));
-      for (const std::uint64_t word : bits) {
-        for (std::size_t b = 0; b < 64; ++b) set[b] += static_cast<double>((word >> b) & 1U);
-      }
-    }
-    const double patches = 144.0 * static_cast<double>(data.size());
-    INFO(share);
-    for (const double each : set) CHECK(std::abs(each / patches - share) < 0.02);
-  }
-}
-
 TEST_CASE("an encoder survives its file", "[encoder]") {
   const data::Dataset data = small_data(10);
   for (const EncoderSpec& spec : {thermometer_spec(20), whitened(3, 40), whitened(3, 40, 10)}) {

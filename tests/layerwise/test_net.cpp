@@ -135,7 +135,6 @@ TEST_CASE("a net file's mistakes are named", "[net]") {
   CHECK(has(complaint(a, R"(, "encoder": {"epsilon": 0})"), "encoder.epsilon: 0 is not above 0"));
   CHECK(has(complaint(a, R"(, "encoder": {"epsilon": "x"})"), "encoder.epsilon: \"x\" has the wrong type; expected a number"));
   CHECK(has(complaint(a, R"(, "encoder": {"contrast": -1})"), "encoder.contrast: -1 is out of range; expected 0 to 255"));
-  CHECK(has(complaint(a, R"(, "encoder": {"share": 0.6})"), "encoder.share: 0.6 is out of range; expected 0.001 to 0.5"));
   CHECK(has(complaint(a, R"(, "encoder": 3)"), "encoder: expected an object {...}, found 3"));
   CHECK(has(complaint(a, R"(, "head": {"kind": "deep"})"), "head.kind: unknown name 'deep'"));
   CHECK(has(complaint(a, R"(, "head": {"grid": 0})"), "head.grid: 0 is out of range"));
