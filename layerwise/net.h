@@ -75,6 +75,8 @@ struct Views {
   std::size_t shift = 0;  // pixels by which it (and its mirror image) is moved up, down, left and right; 0 disables this
 
   std::size_t count() const { return (mirror ? 2U : 1U) * (shift != 0 ? 5U : 1U); }
+  // The images beside the one itself: "mirror and shifted"; "" without any.
+  const char* names() const { return shift == 0 ? (mirror ? "mirror" : "") : (mirror ? "mirror and shifted" : "shifted"); }
 };
 
 struct NetSpec {

@@ -41,9 +41,9 @@ mpi::Bundle StageServer::reply_to(mpi::Bundle merged, mpi::SparseExchange& excha
   reply.totals.assign(totals.begin(), totals.end());
   // Requests come when a clock or a user says so, from all workers of a rank. As numbers of workers they would make the reply
   // longer, and its length moves thresholds: the net would depend on when checkpoints were written.
-  for (std::int64_t& request : std::span(reply.totals).subspan(2 * learners_.heads.size(), 2)) {
-    request = std::min<std::int64_t>(request, 1);
-  }
+  const std::span<std::int64_t> requests = std::span(reply.totals).subspan(2 * learners_.heads.size(), 2);
+  for (std::int64_t& request : requests) request = std::min<std::int64_t>(request, 1);
+  if (exchange.is_stop_asked()) requests[0] = 1;
   reply.vectors.resize(merged.vectors.size());
   for (std::size_t t = 0; t < learners_.layers.size(); ++t) choose(t, merged, exchange, step, reply);
   const auto keep = [&](std::size_t statistic) {

@@ -127,6 +127,7 @@ void SparseMessages::take_first_statistics(std::size_t t) {
 
 void SparseMessages::step(StageStep& step) {
   const std::size_t n = step.number;
+  if (step.request.stop) messages_->ask_to_stop();
   if (messages_->is_late(n)) {
     messages_->pass(n);
   } else {

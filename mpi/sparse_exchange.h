@@ -124,6 +124,12 @@ class SparseExchange {
   std::optional<Bundle> gather();
   // Where is_late() says so: lets an update go for which this rank's workers have computed nothing.
   void pass(std::uint64_t update);
+  // Tells the root that the run is to stop, where what this rank sends may come too late to say so.
+  void ask_to_stop() {
+    if (options_.tree.quorum < 1) tree_.signal();
+  }
+  // Whether a rank did.
+  bool is_stop_asked() const { return tree_.is_signalled(); }
   // Whether others have not waited for this rank.
   bool is_late(std::uint64_t update) { return options_.tree.quorum < 1 && tree_.has_reply(update); }
   // Root only: of what feedback vector `v` got, what its reply may hold; the rest is kept for later replies.

@@ -60,28 +60,60 @@ std::vector<double> ClipEncoder::texts(std::span<const std::string> captions) {
   return all;
 }
 
-Retrieval retrieval(std::span<const double> images, std::span<const double> texts, std::size_t embedding) {
-  Retrieval found;
-  found.pairs = images.size() / embedding;
+namespace {
+
+// The first counts of those that are equal, and none of those that pair `i` has in common with another pair. own: what is
+// ranked, by pair; other: what it is near to.
+struct Place {
+  std::size_t rank = 1, among = 1;
+};
+template <typename Nearness>
+Place place_of(std::size_t i, std::span<const std::size_t> own, std::span<const std::size_t> other, Nearness&& nearness) {
+  std::vector<bool> is_right(own.size());
+  for (std::size_t j = 0; j < own.size(); ++j) {
+    if (other[j] == other[i]) is_right[own[j]] = true;
+  }
+  Place place;
+  const double own_nearness = nearness(i);
+  for (std::size_t j = 0; j < own.size(); ++j) {
+    if (own[j] != j || is_right[j]) continue;
+    ++place.among;
+    place.rank += nearness(j) >= own_nearness ? 1 : 0;
+  }
+  return place;
+}
+
+}  // namespace
+
+Ranks ranks(std::span<const double> images, std::span<const double> texts, std::size_t embedding, const EqualParts& equal) {
   const auto cosine = [&](std::size_t image, std::size_t text) {
     double sum = 0;
     for (std::size_t e = 0; e < embedding; ++e) sum += images[image * embedding + e] * texts[text * embedding + e];
     return sum;
   };
+  Ranks all;
+  for (std::size_t i = 0; i < equal.image.size(); ++i) {
+    const Place text = place_of(i, equal.text, equal.image, [&](std::size_t j) { return cosine(i, j); });
+    const Place image = place_of(i, equal.image, equal.text, [&](std::size_t j) { return cosine(j, i); });
+    all.text.push_back(text.rank);
+    all.texts.push_back(text.among);
+    all.image.push_back(image.rank);
+    all.images.push_back(image.among);
+  }
+  return all;
+}
+
+Retrieval retrieval(const Ranks& ranks) {
+  Retrieval found;
+  found.pairs = ranks.text.size();
   const double share = 1 / static_cast<double>(std::max<std::size_t>(1, found.pairs));
   for (std::size_t i = 0; i < found.pairs; ++i) {
-    const double own = cosine(i, i);
-    std::size_t nearer_texts = 0;
-    std::size_t nearer_images = 0;
-    for (std::size_t j = 0; j < found.pairs; ++j) {
-      if (j == i) continue;
-      nearer_texts += cosine(i, j) >= own ? 1 : 0;  // of equals none is found
-      nearer_images += cosine(j, i) >= own ? 1 : 0;
-    }
-    found.texts_at_1 += nearer_texts < 1 ? share : 0;
-    found.texts_at_5 += nearer_texts < 5 ? share : 0;
-    found.images_at_1 += nearer_images < 1 ? share : 0;
-    found.images_at_5 += nearer_images < 5 ? share : 0;
+    found.texts_at_1 += ranks.text[i] <= 1 ? share : 0;
+    found.texts_at_5 += ranks.text[i] <= 5 ? share : 0;
+    found.images_at_1 += ranks.image[i] <= 1 ? share : 0;
+    found.images_at_5 += ranks.image[i] <= 5 ? share : 0;
+    found.texts_by_chance += share / static_cast<double>(ranks.texts[i]);
+    found.images_by_chance += share / static_cast<double>(ranks.images[i]);
   }
   return found;
 }

@@ -41,12 +41,26 @@ class ClipEncoder {
   DType values_;
 };
 
-// Share of N pairs whose own text is among the `k` nearest of all N to an image, and whose own image is among the nearest to a
-// text. Chance: k / N.
+// Pairs that have an image or a text in common: of each pair the number of the first pair with an equal one.
+struct EqualParts {
+  std::vector<std::size_t> image, text;
+};
+
+// Places of pairs' own texts among all by nearness to their image, 1 the nearest, of equals the last; and of their images by
+// nearness to their text. Equal texts count once, and those that belong to the image by another pair not at all.
+struct Ranks {
+  std::vector<std::size_t> text, image;    // by pair
+  std::vector<std::size_t> texts, images;  // how many there are, the own one among them
+};
+Ranks ranks(std::span<const double> images, std::span<const double> texts, std::size_t embedding, const EqualParts& equal);
+
+// Share of pairs whose own text is among the `k` nearest to its image, and whose own image is among the nearest to its text.
 struct Retrieval {
   double texts_at_1 = 0, texts_at_5 = 0, images_at_1 = 0, images_at_5 = 0;
+  double texts_by_chance = 0, images_by_chance = 0;  // at 1
   std::size_t pairs = 0;
+  double chance() const { return (texts_by_chance + images_by_chance) / 2; }
 };
-Retrieval retrieval(std::span<const double> images, std::span<const double> texts, std::size_t embedding);
+Retrieval retrieval(const Ranks& ranks);
 
 }  // namespace bitloom::models

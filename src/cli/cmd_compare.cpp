@@ -109,6 +109,7 @@ void compare_sets(Terminal& terminal, const CompareSettings& settings) {
   nn::Engine engine(choose_device(settings.device), settings.backend);
   const std::filesystem::path model = find_model(settings.features);
   terminal.note(checkpoint_note(model));
+  if (!settings.write_features.empty()) require_other_output("--write-features", settings.write_features, model);
   const auto net = models::load_image_features(engine, model, choose_dtype(engine, settings.values));
   std::vector<std::unique_ptr<ImageSource>> sources;
   for (const std::string& spec : settings.sets) sources.push_back(open_images(spec, settings.dvae));

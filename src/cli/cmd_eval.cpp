@@ -209,6 +209,7 @@ int eval(Session& session, std::span<const std::string> args) {
     model = find_model(settings.model.front()).string();
     kind = kind_of_model(model);
     session.terminal.note(checkpoint_note(model));
+    if (const std::string logits = options.raw("logits"); !logits.empty()) require_other_output("--logits", logits, model);
   });
   model = session.comm.broadcast_text(model);
   kind = session.comm.broadcast_text(kind);
@@ -230,6 +231,7 @@ int eval(Session& session, std::span<const std::string> args) {
                                          settings.data.spec,
                                          given ? settings.split : "validation",
                                          has_share ? settings.data.validation : "",
+                                         options.raw("split-seed"),
                                          settings.gpt.values,
                                          settings.gpt.device,
                                          settings.gpt.backend,

@@ -28,6 +28,7 @@ PairOptions pairs_of(const PairEvaluationOptions& given) {
   std::vector<std::string> args;
   if (!given.spec.empty()) args.insert(args.end(), {"--data", given.spec});
   if (!given.validation.empty()) args.insert(args.end(), {"--validation", given.validation});
+  if (!given.split_seed.empty()) args.insert(args.end(), {"--split-seed", given.split_seed});
   (void)options.parse(args);
   read_pair_options(options, pairs, given.model_or_run);
   return pairs;
@@ -154,32 +155,44 @@ void eval_dalle(Session& session, const std::filesystem::path& file, const PairE
     if (!options.logits.empty()) {
       write_dalle_logits(session.terminal, engine, *loaded.net, all.range(0, std::min(options.pairs, all.size())), options);
     }
+    const models::EqualParts equal = equal_parts(pairs, data::first_indexes(pairs.size()));
     double text = 0, image = 0, other = 0, text_tokens = 0;
-    std::size_t better = 0;
+    std::size_t better = 0, compared = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const models::DalleBatch own = all.range(i, 1);
-      // The caption of the next pair stands for any other.
-      const models::DalleBatch swapped{all.range((i + 1) % all.size(), 1).text, own.codes};
       const models::PairNats nats = models::pair_nats(engine, *loaded.net, own);
-      const double under_other = models::pair_nats(engine, *loaded.net, swapped).image.front();
       text += nats.text.front();
       image += nats.image.front();
-      other += under_other;
       text_tokens += static_cast<double>(models::text_tokens_of(config, own.text));
-      better += nats.image.front() < under_other ? 1 : 0;
+      // That of the next pair with another image and another caption stands for any other.
+      std::size_t next = (i + 1) % all.size();
+      while (next != i && (equal.image[next] == equal.image[i] || equal.text[next] == equal.text[i]))
+        next = (next + 1) % all.size();
+      if (next != i) {
+        const models::DalleBatch swapped{all.range(next, 1).text, own.codes};
+        const double under_other = models::pair_nats(engine, *loaded.net, swapped).image.front();
+        other += under_other;
+        better += nats.image.front() < under_other ? 1 : 0;
+        ++compared;
+      }
       session.terminal.update(fmt::format("{} of {} pairs", i + 1, all.size()));
     }
     const double image_tokens = static_cast<double>(all.size() * config.image());
-    const nlohmann::json json = {{"split", options.split},
-                                 {"pairs", all.size()},
-                                 {"text_loss", text / std::max(text_tokens, 1.0)},
-                                 {"image_loss", image / image_tokens},
-                                 {"image_loss_of_other_captions", other / image_tokens},
-                                 {"own_caption_better", static_cast<double>(better) / static_cast<double>(all.size())}};
+    nlohmann::json json = {{"split", options.split},
+                           {"pairs", all.size()},
+                           {"text_loss", text / std::max(text_tokens, 1.0)},
+                           {"image_loss", image / image_tokens},
+                           {"image_loss_of_other_captions", nullptr},
+                           {"own_caption_better", nullptr}};
+    if (compared > 0) {
+      json["image_loss_of_other_captions"] = other / static_cast<double>(compared * config.image());
+      json["own_caption_better"] = static_cast<double>(better) / static_cast<double>(compared);
+    }
     if (options.json) return session.terminal.json(json);
     session.terminal.print("{}: {} pairs", options.split, all.size());
     session.terminal.print("  {:<26}{:.4f} nats per token", "text", json["text_loss"].get<double>());
     session.terminal.print("  {:<26}{:.4f} nats per token", "image", json["image_loss"].get<double>());
+    if (compared == 0) return;
     session.terminal.print("  {:<26}{:.4f} nats per token; worse for {:.1f}% of the images", "image, another's caption",
                            json["image_loss_of_other_captions"].get<double>(), 100 * json["own_caption_better"].get<double>());
   });
@@ -199,17 +212,14 @@ void eval_clip(Session& session, const std::filesystem::path& file, const PairEv
     });
     if (!options.logits.empty()) write_clip_logits(session.terminal, engine, loaded, encoder, pairs, options);
     const std::vector<std::string> captions = captions_of(pairs);
-    const models::Retrieval found = models::retrieval(images, encoder.texts(captions), encoder.embedding());
-    const double chance = 1 / static_cast<double>(found.pairs);
-    const nlohmann::json json = {{"split", options.split},
-                                 {"pairs", found.pairs},
-                                 {"texts_at_1", found.texts_at_1},
-                                 {"texts_at_5", found.texts_at_5},
-                                 {"images_at_1", found.images_at_1},
-                                 {"images_at_5", found.images_at_5},
-                                 {"chance_at_1", chance}};
+    const models::Retrieval found = models::retrieval(models::ranks(images, encoder.texts(captions), encoder.embedding(),
+                                                                    equal_parts(pairs, data::first_indexes(pairs.size()))));
+    const nlohmann::json json = {{"split", options.split},           {"pairs", found.pairs},
+                                 {"texts_at_1", found.texts_at_1},   {"texts_at_5", found.texts_at_5},
+                                 {"images_at_1", found.images_at_1}, {"images_at_5", found.images_at_5},
+                                 {"chance_at_1", found.chance()}};
     if (options.json) return session.terminal.json(json);
-    session.terminal.print("{}: {} pairs, chance {:.2f}% to be the nearest", options.split, found.pairs, 100 * chance);
+    session.terminal.print("{}: {} pairs, chance {:.2f}% to be the nearest", options.split, found.pairs, 100 * found.chance());
     const auto row = [&](const char* name, double at_1, double at_5) {
       session.terminal.print("  {:<26}nearest {:.1f}%, of the 5 nearest {:.1f}%", name, 100 * at_1, 100 * at_5);
     };

@@ -113,6 +113,15 @@ void import_published(Terminal& terminal, const std::vector<std::string>& argume
                  format_count(net.decoder_parameters()), format_bytes(fs::file_size(out)));
 }
 
+// Throws Error(usage) where what is to be written is one of the inputs, or a file of an input folder.
+void require_no_input(const std::string& out, std::span<const std::string> inputs) {
+  for (const std::string& input : inputs) {
+    require_other_output("--out", out, input);
+    if (!fs::is_directory(input)) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(input)) require_other_output("--out", out, entry.path());
+  }
+}
+
 // Options of imports of one file that another model may describe.
 int import_file(Session& session, std::span<const std::string> args, const std::string& kind, const std::string& what,
                 void (*make)(Terminal&, const fs::path&, const std::string&, const fs::path&)) {
@@ -130,7 +139,8 @@ int import_file(Session& session, std::span<const std::string> args, const std::
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
   session.on_root([&] {
-    require_other_output("--out", out);
+    require_no_input(out, arguments);
+    if (!like.empty()) require_other_output("--out", out, find_model(like));
     make(session.terminal, arguments.front(), like, out);
   });
   return exit_done;
@@ -166,7 +176,7 @@ int import_dvae(Session& session, std::span<const std::string> args) {
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the model file to write");
   session.on_root([&] {
-    require_other_output("--out", out);
+    require_no_input(out, arguments);
     import_published(session.terminal, arguments, side, out);
   });
   return exit_done;
@@ -195,7 +205,7 @@ int import_gpt(Session& session, std::span<const std::string> args) {
   session.on_root([&] {
     const fs::path folder = arguments.front();
     if (!fs::is_directory(folder)) fail(ErrorKind::data, "{}: there is no such folder", folder.string());
-    require_other_output("--out", out);
+    require_no_input(out, arguments);
     import_gpt2(session.terminal, folder, tokenizer, out);
   });
   return exit_done;

@@ -113,10 +113,9 @@ Json describe_model(const layerwise::Model& model, const std::filesystem::path& 
 std::string number(const Json& value) { return format_count(value.get<std::uint64_t>()); }
 
 void print(Terminal& terminal, const Json& json) {
+  const layerwise::Views shown{json["mirror"].get<bool>(), json["shift"].get<std::size_t>()};
   terminal.print("net '{}'{}", json["net"].get<std::string>(),
-                 !json["mirror"].get<bool>()       ? ""
-                 : json["shift"] == std::size_t{0} ? ", with mirror images as test-time augmentation"
-                                                   : ", with mirrored and shifted images as test-time augmentation");
+                 shown.count() == 1 ? "" : fmt::format(", with {} images as test-time augmentation", shown.names()));
   const Json& encoder = json["encoder"];
   std::string line = fmt::format("encoder: {}, {} x {} pixels of {} bits", encoder["kind"].get<std::string>(),
                                  encoder["height"].get<std::size_t>(), encoder["width"].get<std::size_t>(),

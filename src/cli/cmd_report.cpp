@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <type_traits>
 
 #include "cli/binary_report.h"
 #include "cli/cnn_report.h"
@@ -24,6 +25,7 @@
 #include "models/gpt/model_file.h"
 #include "report/report.h"
 #include "report/tensorboard.h"
+#include "run/checkpoints.h"
 
 namespace bitloom::cli {
 namespace {
@@ -46,22 +48,25 @@ Json read_config(const fs::path& run) {
   return config;
 }
 
-// The file that holds trained parts: the model or, of a run under way, the last checkpoint.
-std::optional<TensorFile> read_tensors(const fs::path& run) {
-  for (const char* name : {model_file, checkpoint_file}) {
-    if (fs::exists(run / name)) return TensorFile::load(run / name, Checksum::required);
+// The result of read() for the file that holds trained parts: the model or, of a run under way, the newest checkpoint that is
+// whole. None without such a file.
+template <typename Read>
+auto read_trained(const fs::path& run, Read&& read) -> std::optional<std::invoke_result_t<Read, const fs::path&>> {
+  if (fs::exists(run / model_file)) return read(run / model_file);
+  for (const fs::path& path : run::list_checkpoints(run)) {
+    try {
+      return read(path);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;
+    }
   }
   return std::nullopt;
 }
 
 // The kind of a float model's run by its model or checkpoint, "" of a binary net's: for runs whose metrics do not say it.
 std::string kind_by_files(const fs::path& run) {
-  for (const char* name : {model_file, checkpoint_file}) {
-    if (!fs::exists(run / name)) continue;
-    const std::string kind = kind_of_model(run / name);
-    return kind == "binary" ? "" : kind;
-  }
-  return "";
+  const std::string kind = read_trained(run, &kind_of_model).value_or("");
+  return kind == "binary" ? "" : kind;
 }
 
 report::Filters filters_of(const layerwise::Encoder& encoder) {
@@ -87,7 +92,8 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   add_pairs(input, run, terminal);
   if (!input.kind.empty()) return input;
   if (fs::exists(run / flips_file)) input.flips = Json::parse(read_text(run / flips_file), nullptr, false);
-  const std::optional<TensorFile> tensors = read_tensors(run);
+  const std::optional<TensorFile> tensors =
+      read_trained(run, [](const fs::path& path) { return TensorFile::load(path, Checksum::required); });
   if (!tensors) return input;
   add_mistakes(input, run);
   const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);

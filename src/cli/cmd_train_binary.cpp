@@ -143,10 +143,10 @@ void summarise(Session& session, const layerwise::RunOptions& run, const layerwi
   tell_reused(terminal, result);
   const auto accuracy = [&](const char* name, const layerwise::Evaluation& evaluation) {
     if (evaluation.images == 0) return;
-    const std::string plain = result.model.net.views.count() == 1
-                                  ? ""
-                                  : fmt::format("; {:.2f}% without {} images", 100 * evaluation.plain_accuracy(),
-                                                result.model.net.views.shift == 0 ? "mirror" : "mirror and shifted");
+    const std::string plain =
+        result.model.net.views.count() == 1
+            ? ""
+            : fmt::format("; {:.2f}% without {} images", 100 * evaluation.plain_accuracy(), result.model.net.views.names());
     terminal.print("  {:<22}{:.2f}% of {} images{}", name, 100 * evaluation.accuracy(), evaluation.images, plain);
   };
   accuracy("validation accuracy", result.validation);

@@ -188,17 +188,15 @@ train::Evaluated TrainedClip::evaluate(const train::SignOfLife& alive) {
                                alive();
                              });
   });
-  found_ = models::retrieval(images, texts, config().embedding());
+  found_ = models::retrieval(models::ranks(images, texts, config().embedding(),
+                                           equal_parts(data_.validation, data::first_indexes(data_.validation.size()))));
   const auto pairs = static_cast<std::uint64_t>(found_.pairs);
   // The factor of the start: that of the net would reward being sure.
   const models::ClipLoss loss = models::clip_loss(images, texts, config().embedding(), std::log(1 / 0.07), 1, false);
   const double sum = std::accumulate(loss.losses.begin(), loss.losses.end(), 0.0);
   train::Evaluated found{{sum, pairs}, {}, {}, {}};
-  found.more = {{"texts_at_1", found_.texts_at_1},
-                {"texts_at_5", found_.texts_at_5},
-                {"images_at_1", found_.images_at_1},
-                {"images_at_5", found_.images_at_5},
-                {"temperature", temperature}};
+  found.more = {{"texts_at_1", found_.texts_at_1},   {"texts_at_5", found_.texts_at_5}, {"images_at_1", found_.images_at_1},
+                {"images_at_5", found_.images_at_5}, {"chance_at_1", found_.chance()},  {"temperature", temperature}};
   found.text = fmt::format("own caption nearest of {}: {:.1f}%, of the 5 nearest {:.1f}%", pairs, 100 * found_.texts_at_1,
                            100 * found_.texts_at_5);
   return found;
@@ -212,8 +210,8 @@ void TrainedClip::add_hooks(train::RunOptions& /*run*/, train::RunHooks& hooks, 
 void TrainedClip::summarise(const train::RunResult& /*result*/) {
   if (found_.pairs == 0) return;
   session().terminal.print("  {:<22}{:.1f}% of {} captions (chance {:.1f}%), among the 5 nearest {:.1f}%",
-                           "retrieval at the end", 100 * found_.texts_at_1, found_.pairs,
-                           100.0 / static_cast<double>(found_.pairs), 100 * found_.texts_at_5);
+                           "retrieval at the end", 100 * found_.texts_at_1, found_.pairs, 100 * found_.texts_by_chance,
+                           100 * found_.texts_at_5);
 }
 
 }  // namespace

@@ -82,9 +82,8 @@ report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dat
 
 // The model or the newest checkpoint; none of a run that has only begun.
 std::optional<fs::path> file_of(const fs::path& run) {
-  for (const char* name : {model_file, checkpoint_file}) {
-    if (fs::exists(run / name)) return run / name;
-  }
+  if (fs::exists(run / model_file)) return run / model_file;
+  if (const fs::path checkpoint = newest_checkpoint(run); !checkpoint.empty()) return checkpoint;
   return std::nullopt;
 }
 

@@ -14,6 +14,7 @@ struct PairEvaluationOptions {
   std::string spec;        // images; "": the run's
   std::string split;       // train, validation or test, which such data have not
   std::string validation;  // share of the images; "": the run's
+  std::string split_seed;  // "": the run's
   std::string values, device, backend;
   double temperature = 0.0625;  // of a discrete VAE's relaxed lower bound
   bool json = false;

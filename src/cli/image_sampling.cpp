@@ -283,7 +283,10 @@ int sample_images(Session& session, const std::string& model_or_run, const std::
   if (settings.best > draw.count) {
     fail(ErrorKind::usage, "--best: {}; expected at most the {} images of --count", settings.best, draw.count);
   }
-  if (!settings.out.empty()) require_png("--out", settings.out);
+  if (!settings.out.empty()) {
+    require_png("--out", settings.out);
+    require_other_output("--out", settings.out, find_model(model_or_run));
+  }
   if (!settings.folder.empty()) require_empty_folder("--folder", settings.folder, "; expected a new one");
   Drawing drawing(session, model_or_run, settings, values, device, backend);
   std::optional<PictureFolder> folder;

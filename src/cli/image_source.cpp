@@ -32,18 +32,25 @@ class ImageFiles final : public ImageSource {
   std::vector<std::string> names_;  // relative to the folder
 };
 
+// Each once, however many captions it has.
 class PairImages final : public ImageSource {
  public:
-  explicit PairImages(const data::Pairs& pairs) : pairs_(pairs) {}
+  explicit PairImages(const data::Pairs& pairs) : pairs_(pairs) {
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      if (names.insert(pairs[i].image).second) first_.push_back(i);
+    }
+  }
 
-  std::size_t size() const override { return pairs_.size(); }
-  std::string name(std::size_t i) const override { return pairs_[i].image; }
+  std::size_t size() const override { return first_.size(); }
+  std::string name(std::size_t i) const override { return pairs_[first_[i]].image; }
   std::vector<std::uint8_t> image(std::size_t i, std::size_t side) override {
-    return data::centre_square(pairs_.image(i), side);
+    return data::centre_square(pairs_.image(first_[i]), side);
   }
 
  private:
   const data::Pairs& pairs_;
+  std::vector<std::size_t> first_;  // pairs
 };
 
 class TokenImages final : public ImageSource {

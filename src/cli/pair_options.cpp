@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <map>
 #include <sstream>
 
 #include "cli/model_source.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/text.h"
 #include "data/pairs/pair_batches.h"
 
@@ -72,6 +74,17 @@ std::vector<std::string> captions_of(const data::Pairs& pairs, std::span<const s
   std::vector<std::string> captions;
   for (const std::size_t index : indexes) captions.push_back(pairs[index].caption);
   return captions;
+}
+
+models::EqualParts equal_parts(const data::Pairs& pairs, std::span<const std::size_t> indexes) {
+  models::EqualParts equal;
+  std::map<Hash128, std::size_t> images;
+  std::map<std::string, std::size_t> captions;
+  for (std::size_t i = 0; i < indexes.size(); ++i) {
+    equal.image.push_back(images.try_emplace(pairs[indexes[i]].content, i).first->second);
+    equal.text.push_back(captions.try_emplace(lower_case(pairs[indexes[i]].caption), i).first->second);
+  }
+  return equal;
 }
 
 }  // namespace bitloom::cli

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "data/pairs/pairs.h"
+#include "models/clip/scores.h"
 
 namespace bitloom::cli {
 
@@ -32,5 +33,7 @@ data::Pairs part_of(const PairOptions& options, const std::string& split, Termin
 // Captions of all pairs, or of some.
 std::vector<std::string> captions_of(const data::Pairs& pairs);
 std::vector<std::string> captions_of(const data::Pairs& pairs, std::span<const std::size_t> indexes);
+// Which of some pairs have an image or a caption in common.
+models::EqualParts equal_parts(const data::Pairs& pairs, std::span<const std::size_t> indexes);
 
 }  // namespace bitloom::cli

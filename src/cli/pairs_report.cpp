@@ -184,14 +184,6 @@ void check_codebook(const fs::path& run) {
   (void)open_dvae_of(engine, "", run.string(), loaded.dvae);
 }
 
-// Place of number i among numbers, 1 for the largest; of equals the last.
-template <typename At>
-std::size_t rank_of(std::size_t i, std::size_t count, At&& at) {
-  std::size_t rank = 1;
-  for (std::size_t j = 0; j < count; ++j) rank += j != i && at(j) >= at(i) ? 1 : 0;
-  return rank;
-}
-
 void add_clip(report::ReportInput& input, const fs::path& run, Terminal& terminal) {
   nn::Engine engine;
   const models::LoadedClip loaded = models::load_clip(engine, model_of(input, run));
@@ -215,6 +207,7 @@ void add_clip(report::ReportInput& input, const fs::path& run, Terminal& termina
   };
   report::Similarities found;
   found.pairs = measured.size();
+  const models::Ranks ranks = models::ranks(images, texts, encoder.embedding(), equal_parts(*pairs, measured));
   const std::vector<std::size_t> shown = spread(most_pairs, measured.size());
   for (const std::size_t i : shown) {
     const std::vector<std::size_t> index{measured[i]};
@@ -223,8 +216,8 @@ void add_clip(report::ReportInput& input, const fs::path& run, Terminal& termina
     std::vector<double> row;
     for (const std::size_t j : shown) row.push_back(cosine(i, j));
     found.cosines.push_back(std::move(row));
-    found.caption_ranks.push_back(rank_of(i, measured.size(), [&](std::size_t j) { return cosine(j, i); }));
-    found.image_ranks.push_back(rank_of(i, measured.size(), [&](std::size_t j) { return cosine(i, j); }));
+    found.caption_ranks.push_back(ranks.text[i]);
+    found.image_ranks.push_back(ranks.image[i]);
   }
   input.similarities = std::move(found);
 }

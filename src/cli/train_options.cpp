@@ -344,6 +344,13 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
     fail(ErrorKind::usage, "--threshold: {}; with --bytes-per-update or --compression it follows from these",
          train.exchange.threshold);
   }
+  // Whole sums, of which nothing is left out or kept.
+  for (const char* name :
+       {"value-bits", "residuals", "residual-memory", "statistics-every", "head-threshold-scale", "bias-threshold-scale"}) {
+    if (!train.sparse || !train.exchange.exact() || options.source(name) != Options::Source::command_line) continue;
+    fail(ErrorKind::usage,
+         "--{}: has no effect with --threshold 0; it needs a threshold above 0, --bytes-per-update or --compression", name);
+  }
   train.exchange.tree.fan_in = static_cast<int>(fan_in);
   train.exchange.tree.late = late == "fold" ? mpi::Late::fold : mpi::Late::drop;
   run.train.augment = data::parse_augment(augment);

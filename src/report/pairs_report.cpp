@@ -121,16 +121,25 @@ std::string dalle_curves(const FloatLines& lines) {
       loss_chart(lines, true) + pair(rest) + gradient_scale_chart(lines));
 }
 
+// Share of pairs whose own caption or image is the nearest by chance: captions and images that are equal count once. Runs of
+// before did not say it.
+double chance_of(const json& evaluation, double pairs) {
+  const double chance = number(evaluation, "chance_at_1");
+  return std::isfinite(chance) ? chance : 1 / pairs;
+}
+
 std::string clip_cards(const ReportInput& /*input*/, const FloatLines& lines) {
   const json& chosen = lines.evaluation_of_model();
   const double pairs = number(lines.last_start(), "validation_pairs");
+  const double chance = chance_of(chosen, pairs);
   Cards cards;
   cards.add("Captions found", percent(number(chosen, "texts_at_1")),
-            fmt::format("of {} images, the own caption nearest; chance {}", whole_text(pairs), percent(1 / pairs)), true);
+            fmt::format("of {} images, the own caption nearest; chance {}", whole_text(pairs), percent(chance)), true);
   cards.add("Images found", percent(number(chosen, "images_at_1")),
-            fmt::format("of {} captions, the own image nearest; chance {}", whole_text(pairs), percent(1 / pairs)), true);
+            fmt::format("of {} captions, the own image nearest; chance {}", whole_text(pairs), percent(chance)), true);
   cards.add("Among the 5 nearest", percent(number(chosen, "texts_at_5")),
-            fmt::format("captions; images {}; chance {}", percent(number(chosen, "images_at_5")), percent(5 / pairs)));
+            fmt::format("captions; images {}; chance {}", percent(number(chosen, "images_at_5")),
+                        percent(std::min(1.0, 5 * chance))));
   cards.add("Validation loss", nats(number(chosen, "loss")), "nats, " + after_step(chosen));
   cards.add("Training loss", nats(number(lines.last_step(), "loss")), "nats, last recorded");
   const double temperature = number(chosen, "temperature");
@@ -144,7 +153,8 @@ std::string clip_curves(const FloatLines& lines) {
   const double pairs = number(lines.last_start(), "validation_pairs");
   const double at_once = number(lines.last_start(), "micro_batch");
   const auto retrieval = [&](const char* title, const char* texts, const char* images, double nearest) {
-    Series chance = computed(lines, "chance", 9, [&](const json&) { return 100 * nearest / pairs; });
+    Series chance =
+        computed(lines, "chance", 9, [&](const json& line) { return 100 * std::min(1.0, nearest * chance_of(line, pairs)); });
     chance.faint = true;
     return chart(lines, title, {"% of pairs"},
                  {curve(lines.evaluations, texts, "captions of images", 1, 100),

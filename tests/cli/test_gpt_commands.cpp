@@ -178,6 +178,12 @@ TEST_CASE("a GPT-2 tokenizer goes along", "[gpt]") {
   REQUIRE(models.run({"import", "gpt", "hf", "--out", "back.safetensors"}).code == 0);
   CHECK(models.json_of({"inspect", "back.safetensors"})["tokenizer"] ==
         models.json_of({"inspect", "model.safetensors"})["tokenizer"]);
+  // The weights that are to be imported were replaced.
+  const std::string weights = read_file(models.folder / "hf/model.safetensors");
+  const Outcome same = models.run({"import", "gpt", "hf", "--out", "hf/model.safetensors"});
+  CHECK(same.code == 2);
+  CHECK(has(same.err, "--out: hf/model.safetensors; expected another name: it is the model itself"));
+  CHECK(read_file(models.folder / "hf/model.safetensors") == weights);
 }
 
 TEST_CASE("a model goes out as a GGUF file", "[gpt]") {
@@ -314,6 +320,7 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"eval", model, "--tokens", "1"}, 2, "--logits: missing");
   refuses({"eval", model, "--tokens", "1,x", "--logits", "a"}, 2, "--tokens: 'x'");
   refuses({"eval", model, "--tokens", "1,257", "--logits", "a"}, 2, "257; expected 0 to 256");
+  refuses({"eval", model, "--tokens", "1,2", "--logits", model}, 2, "expected another name: it is the model itself");
   refuses({"export", model}, 2, "--out: missing");
   refuses({"export", model, "--out", "a", "--type", "f16"}, 2, "--type: f16 has no effect on the format 'transformers'");
   refuses({"export", model, "--out", "a", "--to", "gguf", "--type", "q4_0"}, 2, "--type: unknown value 'q4_0'");

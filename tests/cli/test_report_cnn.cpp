@@ -99,8 +99,12 @@ TEST_CASE("the report of a convolutional net's unfinished run is that of its che
   CHECK(has(page, "6 views of each; the checkpoint after step "));
   CHECK(has(page, "id=\"confusion\""));
   CHECK(has(page, "16 filters of 3 x 3 pixels"));
+  // The one before it serves where the newest is damaged.
+  write_file(folder / "stopped/checkpoint.safetensors", "damaged");
+  CHECK(has(page_of(folder.path(), "stopped"), "the checkpoint after step 0"));
   // Killed before there was any checkpoint: the layers are known by the metrics.
   fs::remove(folder / "stopped/checkpoint.safetensors");
+  fs::remove(folder / "stopped/checkpoint.previous.safetensors");
   const std::string begun = page_of(folder.path(), "stopped");
   CHECK(has(begun, "the run has neither a model nor a checkpoint."));
   CHECK(has(begun, "basic_block"));

@@ -2,6 +2,7 @@
 // several processes, what is refused.
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "core/file.h"
@@ -105,6 +106,11 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
   CHECK(measured["image_loss_of_other_captions"].get<double>() > 0);
   const Json retrieved = Json::parse(place.run({"eval", "near", "--json"}));
   CHECK(retrieved["texts_at_5"] >= retrieved["texts_at_1"]);
+  std::set<std::string> splits;
+  for (const char* seed : {"1", "2", "3", "4"}) {
+    splits.insert(place.run({"eval", "near", "--json", "--validation", "0.3", "--split-seed", seed}));
+  }
+  CHECK(splits.size() > 1);
 }
 
 TEST_CASE("stopped trainings of text to image go on to the same bits, and several processes come to the same", "[dalle][mpi]") {

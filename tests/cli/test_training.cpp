@@ -195,6 +195,8 @@ TEST_CASE("of two options that exclude each other the one nearer to the command 
 TEST_CASE("instruction sets and threads do not change what the program trains", "[train]") {
   const TempDir folder;
   REQUIRE(run_program(folder.path(), quick_training("best")).code == 0);
+  // The run held 40 images back; who wants test images alone needs none to be held back.
+  CHECK(run_program(folder.path(), {"eval", "best", "--max-train", "20"}).code == 0);
   const Outcome ref = run_program(folder.path(), quick_training("ref"), {"BITLOOM_ISA=ref"});
   const Outcome threads = run_program(folder.path(), quick_training("threads"), {"OMP_NUM_THREADS=3"});
   REQUIRE(ref.code == 0);

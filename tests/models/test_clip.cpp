@@ -1,12 +1,14 @@
 // The contrastive model: its loss against one worked out by hand, its gradients, and that it learns which text belongs to which
 // image.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/random.h"
 #include "models/clip/clip_task.h"
+#include "models/clip/scores.h"
 #include "nn/floats.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
@@ -144,6 +146,37 @@ TEST_CASE("a contrastive model learns which text belongs to which image", "[clip
       clip_loss(doubles(run.towers.embed_images(run.engine, x)), doubles(run.towers.embed_texts(run.engine, ids)),
                 run.towers.config().embedding(), std::log(20.0), 1, false);
   for (const double each : loss.losses) CHECK(each < 0.5 * std::log(static_cast<double>(pairs)));
+}
+
+// Captions of one image, and images of one caption, counted as one another's rivals.
+TEST_CASE("ranks of own captions and images pass over those that are equal or as right", "[clip]") {
+  // Images A, A, B, C with captions x, y, y, z: texts y of pairs 1 and 2 are one. Directions in two dimensions.
+  const auto direction = [](double degrees) {
+    const double angle = degrees * std::acos(-1.0) / 180;
+    return std::array{std::cos(angle), std::sin(angle)};
+  };
+  const auto all = [&](std::initializer_list<double> degrees) {
+    std::vector<double> numbers;
+    for (const double each : degrees) {
+      for (const double number : direction(each)) numbers.push_back(number);
+    }
+    return numbers;
+  };
+  const std::vector<double> images = all({0, 0, 40, 90});
+  const std::vector<double> texts = all({50, 10, 10, 60});
+  const Ranks found = ranks(images, texts, 2, {{0, 0, 2, 3}, {0, 1, 1, 3}});
+  // x, of the first, is farther from A than y, which is A's too, but nearer than z. Both are nearer to B than y.
+  CHECK(found.text == std::vector<std::size_t>{1, 1, 3, 1});
+  CHECK(found.texts == std::vector<std::size_t>{2, 2, 3, 3});
+  // x lies nearer to B, and to C, than to A; y belongs to A and B.
+  CHECK(found.image == std::vector<std::size_t>{3, 1, 1, 2});
+  CHECK(found.images == std::vector<std::size_t>{3, 2, 2, 3});
+  const Retrieval retrieved = retrieval(found);
+  CHECK(retrieved.pairs == 4);
+  CHECK(retrieved.texts_at_1 == 0.75);
+  CHECK(retrieved.images_at_1 == 0.5);
+  CHECK(retrieved.images_at_5 == 1);
+  CHECK(std::abs(retrieved.texts_by_chance - (0.5 + 0.5 + 1 / 3.0 + 1 / 3.0) / 4) < 1e-12);
 }
 
 TEST_CASE("texts of a contrastive model are cut, padded and checked", "[clip]") {

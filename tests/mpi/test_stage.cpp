@@ -290,6 +290,42 @@ TEST_CASE("with a quorum all ranks hold the same, across epochs and stages", "[s
   }
 }
 
+// Its request went with its sums, which came too late to count.
+TEST_CASE("with a quorum a rank that is always late can ask for a stop", "[stage]") {
+  if (world().size() == 1) return;
+  StageCase c = stage_cases()[0];
+  c.stage.epochs = 4;
+  c.options.workers = 6;
+  c.options.sparse = true;
+  c.options.exchange.threshold = 0.5;
+  c.options.exchange.tree.quorum = 0.3;
+  c.options.exchange.tree.deadline_seconds = 0.01;
+  SmallStage shared(c, simd::kernels(), world());
+  layerwise::Stage& stage = shared.stage();
+  std::optional<TempDir> folder;
+  if (world().is_root()) folder.emplace();
+  const std::filesystem::path marks = world().broadcast_text(folder ? folder->path().string() : "");
+  const auto wait_for = [&](const std::string& mark) {
+    while (!std::filesystem::exists(marks / mark)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  const bool is_late = world().rank() == world().size() - 1;
+  bool stops = false;
+  while (!stops && !stage.finished()) {
+    const std::size_t number = stage.step_number();
+    if (is_late && number + 1 < stage.total_steps()) wait_for(std::to_string(number));
+    if (world().is_root() && number == 2) wait_for("asked");
+    layerwise::StepRequest request;
+    request.stop = is_late;
+    stops = stage.step(request).stop;
+    if (world().is_root()) std::ofstream(marks / std::to_string(number)).flush();
+    if (is_late) std::ofstream(marks / "asked").flush();
+  }
+  CHECK(stops);
+  CHECK(stage.step_number() < stage.total_steps());
+  stage.settle();
+  world().barrier();
+}
+
 TEST_CASE("with replies that are late, all images are counted once", "[stage]") {
   StageCase c = stage_cases()[1];
   c.options.workers = 6;

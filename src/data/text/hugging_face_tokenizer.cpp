@@ -163,6 +163,10 @@ TokenizerJson hugging_face_json(const Tokenizer& tokenizer) { return hf_tokenize
 
 WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
                                               const std::filesystem::path& folder) {
+  // Those of another tokenizer would be read with this model.
+  for (const char* name : {"vocab.json", "merges.txt", "tokenizer.model", "tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::remove(folder / name);
+  }
   WrittenTokenizer written;
   const auto write = [&](const char* name, const std::string& text) {
     write_atomically(folder / name, text);

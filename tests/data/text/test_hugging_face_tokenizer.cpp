@@ -89,7 +89,9 @@ TEST_CASE("a sentencepiece model goes as it is, with tokenizer.json where that c
   // Later fields of a protocol buffer replace earlier ones: here white space comes after words.
   write_file(folder / "t.model", sentencepiece_file(*tokenizer) + "\x12\x03\xC0\x01\x01");
   const TempDir other;
+  write_file(other / "tokenizer.json", "of another tokenizer");
   const WrittenTokenizer some = write_hugging_face_tokenizer(*load_tokenizer((folder / "t.model").string()), 37, other.path());
+  CHECK_FALSE(std::filesystem::exists(other / "tokenizer.json"));
   CHECK(some.files == Names{"tokenizer.model"});
   CHECK(has(some.reason, "treat_whitespace_as_suffix is true"));
 }
