@@ -166,12 +166,14 @@ void Trainer::make_power_sgd(const Layout& layout) {
     if (!whole.is_block_matrix()) {
       shapes.push_back(power_sgd_shape(moved->name, 1, moved->shape.size(), layout.compress_rank));
       shapes.back().part = moved->block ? blocks - 1 - *moved->block : blocks;
+      shapes.back().skips_alone = scales_ && moved->block;
       continue;
     }
     const std::size_t rows = whole.shape[0];
     const std::size_t columns = whole.shape.size() / rows;
     shapes.push_back(power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size()));
     shapes.back().part = blocks - 1 - *moved->block;
+    shapes.back().skips_alone = scales_.has_value();
   }
   PowerSgdOptions compression = layout.compression;
   compression.seed = shard == 0 ? options_.seed : mix64(options_.seed + static_cast<std::uint64_t>(shard));
@@ -236,7 +238,9 @@ void Trainer::sum_over_data() {
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* moved : learned(moved_)) tensors.push_back(moved->gradient);
   if (power_sgd_) {
-    power_sgd_->finish(tensors);
+    power_sgd_->finish(tensors, [this](std::span<std::int64_t> losses) {
+      if (sharding_) grid_->shards().sum(losses);
+    });
   } else {
     sum_->sum(tensors);
   }

@@ -18,6 +18,7 @@
 #include "tests/support/parameters.h"
 #include "tests/support/trainer_state.h"
 #include "tests/train/spirals.h"
+#include "train/parallel/power_sgd.h"
 #include "train/trainer.h"
 
 using namespace bitloom;
@@ -180,6 +181,71 @@ TEST_CASE("an overflow in a block moves its scale alone and leaves its parameter
     CHECK((after.at("block1") == before.at("block1")) == bursts);
     for (const char* other : {"block0", "block2", "first.weight", "last.weight"}) CHECK(after.at(other) != before.at(other));
   }
+}
+
+// Such as that of a LayerNorm whose input is small: the gradients of its parameters are finite.
+TEST_CASE("an overflow in the last operation of a branch's backward pass skips its block", "[train][gradient_scales]") {
+  for (const bool overflows : {false, true}) {
+    nn::LinearOptions small, large;
+    small.deviation = overflows ? 1e-4 : 0.4;
+    large.deviation = overflows ? 4 : 0.4;
+    auto net = std::make_unique<nn::Sequence>();
+    net->emplace<nn::Linear>("first", 2, width, small);
+    for (std::size_t i = 0; i < 2; ++i) {
+      auto inside = std::make_unique<nn::Sequence>();
+      if (i == 0) inside->emplace<nn::LayerNorm>("norm", width);
+      nn::LinearOptions linear;
+      linear.deviation = 0.3;
+      inside->emplace<nn::Linear>("block" + std::to_string(i), width, width, linear);
+      net->emplace<nn::Residual>(std::move(inside), i);
+    }
+    net->emplace<nn::Linear>("last", width, 3, large);
+    ScaledRun run(options_of_blocks(), std::move(net));
+    const auto before = run.state();
+    const StepReport report = run.trainer.step();
+    CHECK_FALSE(report.skipped);
+    CHECK(report.skipped_blocks == (overflows ? 1 : 0));
+    const auto after = run.state();
+    CHECK((after.at("block0") == before.at("block0")) == overflows);
+    CHECK(after.at("block1") != before.at("block1"));
+  }
+}
+
+// It was taken off the error buffers, though it went nowhere.
+TEST_CASE("a block that is skipped keeps what its factors carried", "[train][gradient_scales]") {
+  struct Fourth {
+    std::vector<double> error, carried;
+  };
+  const auto fourth_step = [](bool bursts) {
+    nn::LinearOptions linear;
+    linear.deviation = 0.3;
+    auto net = std::make_unique<nn::Sequence>();
+    net->emplace<nn::Linear>("first", 2, width, linear);
+    auto inside = branch("block0");
+    if (bursts) inside->emplace<Burst>(std::vector<std::uint64_t>{3});
+    inside->emplace<nn::Linear>("upper", width, width, linear);
+    net->emplace<nn::Residual>(std::move(inside), 0);
+    net->emplace<nn::Linear>("last", width, 3, linear);
+    ScaledRun run(options_of_blocks(), std::move(net), 16, 2);
+    for (int i = 0; i < 3; ++i) run.trainer.step();
+    const StepReport report = run.trainer.step();
+    CHECK(report.skipped_blocks == (bursts ? 1 : 0));
+    Fourth found;
+    const TensorFile file = test::saved(run.trainer);
+    const auto error = file.get(power_sgd_error_name("upper.weight")).as<float>();
+    found.error.assign(error.begin(), error.end());
+    for (const nn::Parameter* parameter : run.trainer.parameters()) {
+      if (parameter->name != "upper.weight") continue;
+      for (const float g : run.engine.to_host<float>(parameter->gradient)) found.carried.push_back(g / report.block_scales[0]);
+    }
+    return found;
+  };
+  const Fourth skipped = fourth_step(true), taken = fourth_step(false);
+  REQUIRE(skipped.error.size() == width * width);
+  std::vector<double> expected = taken.error;
+  for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += taken.carried.at(i);
+  CHECK(compare(skipped.error, expected, 1e-5) == "");
+  CHECK(compare(skipped.error, taken.error, 1e-2) != "");
 }
 
 TEST_CASE("with scales of blocks gradients are those of f32, but for rounding", "[train][gradient_scales]") {

@@ -34,19 +34,38 @@ Tensor Residual::backward(Pass& pass, const Tensor& dy) {
   return sum(pass.engine, around, branch_->backward(pass, dy));
 }
 
-// Overflow in the branch shows in the gradients of its parameters. On its way down it would show in those of all blocks below,
-// too, and make their scales fall for nothing (Ramesh et al. 2021, figure 4): it ends here.
+// Overflow in the branch shows in the gradients of its parameters, but for that of the branch's first operation, such as a
+// LayerNorm's, which is noted there. On its way down it would show in those of all blocks below, too, and make their scales
+// fall for nothing (Ramesh et al. 2021, figure 4): it ends here.
 Tensor Residual::backward_scaled(Pass& pass, const Tensor& dy, double scale) {
   if (skip_) fail(ErrorKind::internal, "residual: a scale of its own beside a skip connection that changes shapes");
   Engine& engine = pass.engine;
   const DType values = pass.branch_scales->values;
   Tensor inside = engine.empty(dy.shape(), values, Use::activations);
   scale_add(engine, scale, dy, 0, inside);
-  inside = branch_->backward(pass, inside);
+  // Gradients go on their way when they are announced: not before the note.
+  std::vector<Parameter*> formed;
+  Pass held = pass;
+  if (pass.on_gradient) held.on_gradient = [&](Parameter& parameter) { formed.push_back(&parameter); };
+  inside = branch_->backward(held, inside);
+  note_overflow(engine, inside);
+  for (Parameter* parameter : formed) pass.on_gradient(*parameter);
   Tensor dx = engine.empty(dy.shape(), parameter_type(values), Use::activations);
   scale_add(engine, 1, dy, 0, dx);
   add_finite(engine, 1 / scale, inside, dx);
   return dx;
+}
+
+// Makes a gradient NaN where gradients (..., C) are not finite: that of the branch's first vector of C elements, if it has one.
+void Residual::note_overflow(Engine& engine, const Tensor& gradients) {
+  const std::size_t columns = gradients.shape().back();
+  for (Parameter* parameter : parameters_of(*branch_)) {
+    if (parameter->is_frozen || parameter->overwrites || parameter->shape != Shape{columns}) continue;
+    Tensor sums = engine.zeros({columns}, parameter_type(gradients.dtype()), Use::workspace);
+    add_row_sums(engine, gradients, sums);
+    scale_add(engine, 0, sums, 1, parameter->gradient);  // 0 times infinity is NaN
+    return;
+  }
 }
 
 void Residual::add_parameters(std::vector<Parameter*>& all) {

@@ -29,6 +29,7 @@ class Residual final : public Layer {
   bool keeps_input() const override { return branch_->keeps_input(); }
 
  private:
+  void note_overflow(Engine& engine, const Tensor& gradients);
   Tensor backward_scaled(Pass& pass, const Tensor& dy, double scale);
 
   LayerPointer branch_, skip_;  // no skip_: x itself

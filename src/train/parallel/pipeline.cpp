@@ -87,12 +87,19 @@ void Pipeline::share_values() {
     nn::Tensor& value = own(*each.parameter).value;
     std::vector<std::byte> bytes(value.bytes());
     for (std::size_t i = 1; i < each.stages.size(); ++i) {
-      if (stage_ == each.stages.front()) {
-        engine_.read(value, value.dtype(), bytes);
-        comm_.send(static_cast<int>(each.stages[i]), bytes);
-      } else if (stage_ == each.stages[i]) {
-        engine_.write(value, comm_.receive(static_cast<int>(each.stages.front()), bytes.size()));
+      const bool sends = stage_ == each.stages.front();
+      if (!sends && stage_ != each.stages[i]) continue;
+      if (sends) engine_.read(value, value.dtype(), bytes);
+      // A table may be larger than a message can be.
+      for (std::size_t begin = 0; begin < bytes.size(); begin += shared_piece_bytes) {
+        const std::span<std::byte> piece = std::span(bytes).subspan(begin, std::min(shared_piece_bytes, bytes.size() - begin));
+        if (sends) {
+          comm_.send(static_cast<int>(each.stages[i]), {piece.begin(), piece.end()});
+        } else {
+          std::ranges::copy(comm_.receive(static_cast<int>(each.stages.front()), piece.size()), piece.begin());
+        }
       }
+      if (!sends) engine_.write(value, bytes);
     }
   }
   comm_.wait_until([this] { return comm_.sends_finished(); }, "parameters of several stages");

@@ -74,8 +74,8 @@ PowerSgdBytes power_sgd_bytes(std::span<const PowerSgdShape> shapes, FloatFormat
   return bytes;
 }
 
-ErrorUpdate error_update(bool factors_are_finite, bool buffer_is_finite) {
-  if (factors_are_finite) return ErrorUpdate::subtract;
+ErrorUpdate error_update(bool factors_are_taken, bool buffer_is_finite) {
+  if (factors_are_taken) return ErrorUpdate::subtract;
   return buffer_is_finite ? ErrorUpdate::keep : ErrorUpdate::clear;
 }
 
@@ -93,6 +93,7 @@ PowerSgd::PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdSha
     }
     if (shape.part >= parts_.size()) parts_.resize(shape.part + 1);
     Part& part = parts_[shape.part];
+    part.skips_alone = part.skips_alone && shape.skips_alone;
     if (shape.rank == 0) {
       part.exact.push_back(i);
       part.exact_size += shape.rows * shape.columns;
@@ -168,6 +169,7 @@ void PowerSgd::begin_step(std::vector<double> scales) {
   next_ = 0;
   announced_.assign(shapes_.size(), {});
   for (Part& part : parts_) {
+    part.not_finite = 0;
     part.left = part.matrices.size() + part.exact.size();
     // An exception may have left sums under way, whose memory is still theirs.
     for (Sum* sum : {&part.first, &part.second}) {
@@ -183,12 +185,19 @@ void PowerSgd::announce(std::size_t shape, const nn::Tensor& gradient) {
   while (next_ < parts_.size() && parts_[next_].left == 0) start(parts_[next_++]);
 }
 
-PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients) {
+PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients,
+                                const std::function<void(std::span<std::int64_t>)>& share_losses) {
   require(gradients);
   std::ranges::copy(gradients, announced_.begin());
   while (next_ < parts_.size()) start(parts_[next_++]);
   for (Part& part : parts_) start_q(part);
   for (Part& part : parts_) take(part, gradients);
+  std::vector<std::int64_t> losses;
+  for (const Part& part : parts_) losses.push_back(part.not_finite);
+  if (share_losses) share_losses(losses);
+  bool skips_all = false;
+  for (std::size_t i = 0; i < parts_.size(); ++i) skips_all = skips_all || (losses[i] > 0 && !parts_[i].skips_alone);
+  for (std::size_t i = 0; i < parts_.size(); ++i) settle(parts_[i], skips_all || losses[i] > 0, gradients);
   announced_.clear();
   if (report_.not_finite > 0) report_.squares = std::numeric_limits<double>::infinity();
   return report_;
@@ -235,8 +244,7 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
     const std::span<float> gradient = gradients[matrix.shape].as<float>();
     const std::span<float> q = part.second.values.as<float>();
     take_q(matrix, q.subspan(matrix.q_begin, matrix.q_rows * matrix.rank), gradient);
-    update_error(matrix, gradient);
-    scale_by(gradient, static_cast<float>(scale_of(matrix.shape)));
+    part.not_finite += matrix.factors_are_finite ? 0 : 1;
     matrix.p = {};
   }
   const std::span<const float> exact = part.first.values.as<float>().subspan(part.p_size, part.exact_size);
@@ -246,10 +254,21 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
     std::ranges::copy(sums, gradients[i].as<float>().begin());
     begin += sums.size();
     report_.squares += sum_of_squares(sums) / (scale_of(i) * scale_of(i));
-    if (!all_finite(sums)) ++report_.not_finite;
+    part.not_finite += all_finite(sums) ? 0 : 1;
   }
+  report_.not_finite += static_cast<std::size_t>(part.not_finite);
   part.first = {};
   part.second = {};
+}
+
+// Once it is known whether the gradients are used.
+void PowerSgd::settle(const Part& part, bool is_skipped, std::span<nn::Tensor> gradients) {
+  for (const std::size_t i : part.matrices) {
+    Matrix& matrix = matrices_[i];
+    const std::span<float> gradient = gradients[matrix.shape].as<float>();
+    update_error(matrix, is_skipped, gradient);
+    scale_by(gradient, static_cast<float>(scale_of(matrix.shape)));
+  }
 }
 
 // Step 2: without its scale; a gradient that is not finite is left out, so that the buffer stays what it was.
@@ -307,7 +326,6 @@ void PowerSgd::take_q(Matrix& matrix, std::span<float> q, std::span<float> gradi
   scale_by(q, static_cast<float>(group_.size()));
   matrix.factors_are_finite = mean_is_finite && all_finite(q);
   if (!matrix.factors_are_finite) {
-    ++report_.not_finite;
     std::ranges::fill(gradient, std::numeric_limits<float>::quiet_NaN());
     return;
   }
@@ -320,9 +338,9 @@ void PowerSgd::take_q(Matrix& matrix, std::span<float> q, std::span<float> gradi
   }
 }
 
-// Step 12.
-void PowerSgd::update_error(Matrix& matrix, std::span<const float> gradient) {
-  const ErrorUpdate update = error_update(matrix.factors_are_finite, matrix.buffer_is_finite);
+// Step 12. The paper takes off what the factors carried where the update is skipped, too, and loses it.
+void PowerSgd::update_error(Matrix& matrix, bool is_skipped, std::span<const float> gradient) {
+  const ErrorUpdate update = error_update(matrix.factors_are_finite && !is_skipped, matrix.buffer_is_finite);
   if (update == ErrorUpdate::keep) return;
   const nn::Tensor error = error_of(matrix);
   const std::span<float> values = error.as<float>();

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ struct PowerSgdShape {
   std::size_t rows = 0, columns = 0;
   std::size_t rank = 0;  // at most the lesser of rows and columns
   std::size_t part = 0;  // shapes of a part are sent together, those of part 0 first
+  // Where a gradient of the part is not finite the caller skips the update of the part alone; otherwise that of all parts.
+  bool skips_alone = false;
 };
 
 // Numbers in messages or memory. 1-6-9 ends at 15.98, so what is sent or kept in it has to be scaled (PowerSgdOptions).
@@ -65,10 +68,11 @@ struct PowerSgdOptions {
   std::uint64_t seed = 1;  // of the first Q, or the only one
 };
 
-// Change of an error buffer at the end of a step (step 12), by whether both factors are finite, on all processes, and whether
-// the buffer with this step's gradient is, on this one.
+// Change of an error buffer at the end of a step (step 12), by whether what the factors carried is taken: both are finite, and
+// the update is not skipped for another gradient's sake, on all processes; and whether the buffer with this step's gradient is
+// finite, on this one.
 enum class ErrorUpdate : std::uint8_t { subtract, keep, clear };
-ErrorUpdate error_update(bool factors_are_finite, bool buffer_is_finite);
+ErrorUpdate error_update(bool factors_are_taken, bool buffer_is_finite);
 
 struct PowerSgdReport {
   // Square of the norm of all gradients after the exchange, without their scales, of factors by ||Q|| (step 9); infinity if any
@@ -93,7 +97,9 @@ class PowerSgd {
   // scales (step 2), which may be others in the next step.
   void begin_step(std::vector<double> scales = {});
   void announce(std::size_t shape, const nn::Tensor& gradient);
-  PowerSgdReport finish(std::span<nn::Tensor> gradients);
+  // share_losses: makes the numbers of gradients of each part that are not finite those of other groups, too, which have other
+  // shards of the same parts.
+  PowerSgdReport finish(std::span<nn::Tensor> gradients, const std::function<void(std::span<std::int64_t>)>& share_losses = {});
 
   // Collective: gradients[i], of f32 and as many elements as shapes[i], become the sums over processes, which those by factors
   // are nearly; the same bits on all. Those by factors that were not finite anywhere become NaN.
@@ -145,6 +151,8 @@ class PowerSgd {
     std::vector<std::size_t> exact;     // of other shapes
     std::size_t p_size = 0, q_size = 0, exact_size = 0;
     std::size_t left = 0;  // shapes whose gradients are not announced yet
+    bool skips_alone = true;
+    std::int64_t not_finite = 0;  // gradients, in this step
     // P of all matrices, then the gradients that go as they are, then a flag for each matrix; Q.
     Sum first, second;
   };
@@ -157,6 +165,7 @@ class PowerSgd {
   void start(Part& part);
   void start_q(Part& part);
   void take(Part& part, std::span<nn::Tensor> gradients);
+  void settle(const Part& part, bool is_skipped, std::span<nn::Tensor> gradients);
   // Steps of an exchange, in their order.
   double scale_of(std::size_t shape) const { return scales_.empty() ? 1 : scales_[shape]; }
   void accumulate(Matrix& matrix, std::span<const float> gradient);
@@ -164,7 +173,7 @@ class PowerSgd {
   void orthogonalise_p(Matrix& matrix, std::span<float> p);
   void form_q(Matrix& matrix, nn::Tensor& message) const;
   void take_q(Matrix& matrix, std::span<float> q, std::span<float> gradient);
-  void update_error(Matrix& matrix, std::span<const float> gradient);
+  void update_error(Matrix& matrix, bool is_skipped, std::span<const float> gradient);
   void start(Sum& sum);
   void wait(Sum& sum);
   void clamp(std::span<f1_6_9> values);
