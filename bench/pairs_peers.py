@@ -256,7 +256,7 @@ def main():
     parser.add_argument("--dtypes", default="f32,bf16")
     parser.add_argument("--peers", default=",".join(peers.PEERS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     parts = peers.parse_list(arguments.parts, PARTS, parser, "--parts")
     dtypes = peers.parse_list(arguments.dtypes, ["f32", "bf16"], parser, "--dtypes")

@@ -145,7 +145,7 @@ def add_options(parser, program, nets, all_nets):
     parser.add_argument("--dtypes", default="f32,bf16", help="(default: %(default)s)")
     parser.add_argument("--peers", default=",".join(PEERS), help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of all (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="(default: all cores)")
 
 
 def measure_all(parser, arguments, all_nets, dtypes, measure, show, head):

@@ -319,15 +319,22 @@ void Run::finish_run() {
   });
 }
 
+namespace {
+
+std::atomic<std::uint64_t> most_memory = 0;
+
+}  // namespace
+
+void forget_peak_memory() { most_memory = 0; }
+
 std::uint64_t peak_memory() {
   // VmHWM would count file pages that the kernel can drop; RssAnon is what the process really needs.
-  static std::atomic<std::uint64_t> peak = 0;
   std::ifstream status("/proc/self/status");
   std::string line;
   while (std::getline(status, line)) {
-    if (line.starts_with("RssAnon:")) peak = std::max<std::uint64_t>(peak, std::stoull(line.substr(8)) * 1024);
+    if (line.starts_with("RssAnon:")) most_memory = std::max<std::uint64_t>(most_memory, std::stoull(line.substr(8)) * 1024);
   }
-  return peak;
+  return most_memory;
 }
 
 }  // namespace bitloom::layerwise

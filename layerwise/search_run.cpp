@@ -175,6 +175,7 @@ std::vector<double> Round::train_spread() {
   comm_.check(interrupted ? "" : own.error, own.kind);
   const std::vector<std::byte> bytes = own.file.serialize();
   const auto all = comm_.gather_bytes(bytes);
+  const std::vector<std::string> hosts = mpi::host_names(comm_);
   std::vector<double> accuracies(variants_.size(), std::numeric_limits<double>::quiet_NaN());
   run::on_root(comm_, [&] {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -185,7 +186,8 @@ std::vector<double> Round::train_spread() {
       }
       for (const auto& [name, tensor] : file.tensors) {
         const fs::path path = folder_ / name;
-        if (fs::exists(path)) continue;  // the rank is on this host
+        // Elsewhere there may be what another rank had begun here, before the search went on with other ranks.
+        if (hosts[rank] == mpi::host_name() && fs::exists(path)) continue;
         fs::create_directories(path.parent_path());
         write_atomically(path, std::as_bytes(tensor.as<std::uint8_t>()));
       }

@@ -91,5 +91,6 @@ RunResult train(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions&
 // The largest anonymous resident memory of this process, bytes, among the calls so far (train() asks after every epoch); 0
 // where /proc is missing.
 std::uint64_t peak_memory();
+void forget_peak_memory();  // counts from here on
 
 }  // namespace bitloom::layerwise

@@ -42,7 +42,7 @@ use_prebuilt() {
 find_cifar10() {
   local candidate
   if [[ -n ${1-} ]]; then
-    echo "$1"
+    as_given "$1"
     return
   fi
   for candidate in "${BITLOOM_DATA-}/cifar-10-batches-bin" data/cifar-10-batches-bin; do
@@ -57,8 +57,12 @@ find_cifar10() {
 # find_shakespeare [FILE]: that file or, without it, where the text of Tiny Shakespeare usually is.
 find_shakespeare() {
   local candidate
-  for candidate in ${1:+"$1"} "${BITLOOM_DATA-}/text/tinyshakespeare.txt" data/tinyshakespeare.txt; do
-    if [[ -e $candidate || $candidate == "${1-}" ]]; then
+  if [[ -n ${1-} ]]; then
+    as_given "$1"
+    return
+  fi
+  for candidate in "${BITLOOM_DATA-}/text/tinyshakespeare.txt" data/tinyshakespeare.txt; do
+    if [[ -e $candidate ]]; then
       echo "$candidate"
       return
     fi
@@ -125,7 +129,8 @@ install_python() {
   local venv=${python_in:-build/venv}
   local log=$venv-install.log
   mkdir -p build
-  [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
+  # One that is half made, for want of python3-venv say, has no pip.
+  [[ -x $venv/bin/pip ]] || python3 -m venv --clear "$venv" || return 1
   "$venv/bin/pip" install --disable-pip-version-check --no-compile --quiet "$@" >"$log" 2>&1 && return
   tail -n 5 "$log" >&2
   return 1

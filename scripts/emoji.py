@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+import earlier_runs
 import line_chart
 import numpy
 from PIL import Image
@@ -378,7 +379,7 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/emoji")
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     options.data, options.out = options.data.resolve(), options.out.resolve()
     wanted = options.parts.split(",")
@@ -386,6 +387,7 @@ def main():
         if part not in PARTS:
             parser.error(f"--parts: '{part}'; expected some of {', '.join(PARTS)}")
     work = Work(options)
+    earlier_runs.require_same_settings(options.out, {"data": str(options.data)})
     for part in wanted:
         {"dvae": part_dvae, "memory": part_memory, "captions": part_captions, "scenes": part_scenes, "clip": part_clip}[part](work)
     print(f"pictures: {', '.join(str(path) for path in sorted(options.out.glob('*.png')))}")

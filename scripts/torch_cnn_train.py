@@ -106,7 +106,7 @@ def main():
     parser.add_argument("--epochs", type=float)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     description, training = arguments.net, arguments.net["training"]
     torch.set_num_threads(arguments.threads)

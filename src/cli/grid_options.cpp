@@ -101,12 +101,17 @@ plan::FloatCluster GridSettings::make_cluster(std::uint64_t memory) const {
 
 namespace {
 
-// With a batch that the ranks can divide.
+// The next batch that the ranks can divide.
+std::size_t divided_batch(std::size_t batch, int ranks) {
+  const auto shares = static_cast<std::size_t>(ranks);
+  return (batch + shares - 1) / shares * shares;
+}
+
 plan::FloatPlan data_parallel_plan(const plan::FloatModel& model, int ranks, plan::FloatOptions options,
                                    const plan::FloatCluster& cluster) {
-  const auto shares = static_cast<std::size_t>(ranks);
-  options.batch = (options.batch + shares - 1) / shares * shares;
-  options.micro_batch = 0;
+  options.batch = divided_batch(options.batch, ranks);
+  const std::size_t share = options.batch / static_cast<std::size_t>(ranks);
+  if (options.micro_batch != 0 && share % options.micro_batch != 0) options.micro_batch = 0;
   return plan::plan_grids(model, ranks, {1, 1}, options, cluster).front();
 }
 
@@ -161,7 +166,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
       alone.train.optimizer.lookahead = 0;
       const plan::FloatPlan whole = data_parallel_plan(model, ranks, alone, cluster);
       const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), whole, cluster);
-      print_local_steps(terminal, model, local, options.batch);
+      print_local_steps(terminal, model, local, divided_batch(options.batch, ranks));
       for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));
     }
   }

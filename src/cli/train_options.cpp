@@ -220,7 +220,7 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.choice(
       "late", settings.late, {"fold", "drop"},
       "Use of messages that come too late (with --quorum): fold (in the next update; statistics in the next that has "
-      "some) or drop");
+      "some; what waits for it when a run stops is lost) or drop");
   options.transient(true);
   options.count("tree", settings.fan_in, 1, 1000000,
                 "Largest number of processes below each one in the tree that merges messages");

@@ -165,6 +165,7 @@ VirtualResult run_virtual(const simd::Kernels& kernels, const VirtualOptions& op
   const std::size_t workers = training.workers;
   training.warmup_steps = std::min(training.warmup_steps, options.updates / 5);
   training.exchange.last_messages = 1;  // these few updates stand for all
+  layerwise::forget_peak_memory();      // an earlier stage may have kept more
   VirtualResult result;
   result.images = training.batch;
   result.total_updates = std::max(1.0, std::floor(static_cast<double>(given.size()) / static_cast<double>(training.batch))) *

@@ -120,6 +120,9 @@ void Trainer::compare_replicas() {
       replicas.push_back({moved->name, &whole.read(), {&grid_->data()}});  // put together from shards
     }
   }
+  for (const auto& [name, parameter] : pipeline_->tied_parameters()) {
+    replicas.push_back({name, parameter == nullptr ? nullptr : &parameter->value, {&grid_->pipeline()}});
+  }
   for (const auto& [name, tensor] : buffers_) replicas.push_back({name, tensor, {&grid_->data(), &grid_->tensor()}});
   require_same(engine_, grid_->world(), replicas, fmt::format("after step {}", step_));
 }

@@ -90,6 +90,41 @@ TEST_CASE("a trainer finds a parameter that one process altered before it writes
   }
 }
 
+// Each stage moves its own copy of a table that the first and the last have.
+TEST_CASE("a trainer finds a tied parameter that differs between stages", "[replicas]") {
+  models::GptConfig config = test::small_gpt();
+  config.heads = 4;
+  for (const mpi::GridShape& shape : mpi::shapes_of(world().size())) {
+    if (shape.tensor == 3 || shape.pipeline == 1) continue;
+    for (const ShardLevel shard : {ShardLevel::none, ShardLevel::parameters}) {
+      if (shard != ShardLevel::none && shape.data == 1) continue;
+      CAPTURE(mpi::described(shape), static_cast<int>(shard));
+      nn::Engine engine;
+      mpi::Grid grid(world(), shape);
+      TensorGroup group(grid.tensor());
+      models::Gpt net(config, 0, &group);
+      models::LanguageTask task(net, 1, test::chains(config, 1));
+      TrainOptions options;
+      options.micro_batches = static_cast<std::size_t>(shape.data);
+      options.rate.peak = 0.01;
+      Layout layout;
+      layout.grid = &grid;
+      layout.shard = shard;
+      Trainer trainer(engine, task, options, layout);
+      trainer.share();
+      trainer.step();
+      const auto message = [&] { return test::message_of(ErrorKind::data, [&] { test::saved(trainer); }); };
+      CHECK(message() == "no error");
+      // On all processes of the last stage alike, where others that have copies are asked for them.
+      for (nn::Parameter* parameter : trainer.moved()) {
+        if (parameter->name != "embedding.tokens" || grid.pipeline().rank() + 1 != shape.pipeline) continue;
+        alter(engine, parameter->value);
+      }
+      CHECK(has(message(), "after step 1: 'embedding.tokens' of rank"));
+    }
+  }
+}
+
 TEST_CASE("a trainer compares what processes have every 100 steps", "[replicas]") {
   nn::Engine engine;
   const std::unique_ptr<mpi::Grid> grid = test::data_grid(&world());

@@ -154,6 +154,23 @@ TEST_CASE("gradient scales begin, grow, fall and end as in Ramesh et al.", "[tra
   CHECK(has(message_of(ErrorKind::internal, [&] { scales.of(5); }), "there is no block 5"));
 }
 
+// A run may go on with other micro-batches, as memory allows: its scales jumped to the limits of these.
+TEST_CASE("gradient scales of fewer replicas go on with more", "[train][gradient_scales]") {
+  GradientScales one({0}, 1), eight({0}, 8), back({0}, 1);
+  for (int i = 0; i < 7 * 125; ++i) one.update([](std::size_t) { return false; });
+  const double fallen = one.of(0);
+  REQUIRE(fallen < 8 * 128);
+  eight.set_state(one.state());
+  eight.update(always);
+  CHECK(eight.of(0) == Approx(fallen * std::pow(2, 0.001)).epsilon(1e-14));
+  CHECK_FALSE(eight.is_least(0));
+  GradientScales large({0}, 8);
+  for (int i = 0; i < 20000; ++i) large.update(always);
+  back.set_state(large.state());
+  back.update([](std::size_t) { return true; });
+  CHECK(back.of(0) == large.of(0));
+}
+
 TEST_CASE("an overflow in a block moves its scale alone and leaves its parameters, moments and error buffers as they are",
           "[train][gradient_scales]") {
   const std::size_t compress_rank = GENERATE(0, 4);

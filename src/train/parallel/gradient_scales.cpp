@@ -10,6 +10,7 @@ namespace bitloom::train {
 GradientScales::GradientScales(std::vector<std::size_t> blocks, std::size_t replicas, const GradientScaleOptions& options)
     : blocks_(std::move(blocks)), options_(options) {
   const auto m = static_cast<double>(replicas);
+  smallest_least_ = options_.least;
   options_.first *= m;
   options_.least *= m;
   options_.largest *= m;
@@ -49,6 +50,8 @@ void GradientScales::set_state(std::span<const double> state) {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     scales_[i] = state[2 * i];
     since_[i] = static_cast<std::uint64_t>(state[2 * i + 1]);
+    if (scales_[i] < options_.least) options_.least = smallest_least_;
+    options_.largest = std::max(options_.largest, scales_[i]);
   }
 }
 

@@ -38,13 +38,15 @@ class GradientScales {
 
   // By block: its scale, and the number of updates since it was divided.
   std::vector<double> state() const;
+  // Scales of a run with fewer or more replicas, which had other limits, stay what they were.
   void set_state(std::span<const double> state);
 
  private:
   std::size_t index_of(std::size_t block) const;
 
   std::vector<std::size_t> blocks_;
-  GradientScaleOptions options_;
+  GradientScaleOptions options_;  // times the number of replicas
+  double smallest_least_ = 0;     // of one replica
   std::vector<double> scales_;
   std::vector<std::uint64_t> since_;  // updates since the last division; the window, if there was none
 };

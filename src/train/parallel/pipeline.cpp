@@ -52,6 +52,7 @@ Pipeline::Pipeline(nn::Engine& engine, Task& task, mpi::Comm& comm, const Pipeli
       messages_(engine, comm, shape_, part_inputs(task.net(), options), options.values, log) {
   const std::vector<nn::Parameter*> head = task.head_parameters();
   for (StageParameter& each : stage_parameters(task.net(), head, options_.partition, shape_.stages)) {
+    if (each.stages.size() > 1) tied_.push_back(each);
     if (std::ranges::count(each.stages, stage_) > 0) parameters_.push_back(std::move(each));
   }
 }
@@ -76,6 +77,15 @@ std::vector<nn::Parameter*> Pipeline::shared_parameters() const {
     if (each.stages.size() > 1) shared.push_back(each.parameter);
   }
   return shared;
+}
+
+std::vector<std::pair<std::string, const nn::Parameter*>> Pipeline::tied_parameters() const {
+  std::vector<std::pair<std::string, const nn::Parameter*>> tied;
+  for (const StageParameter& each : tied_) {
+    const bool is_here = std::ranges::count(each.stages, stage_) > 0;
+    tied.emplace_back(each.parameter->name, is_here ? &own(*each.parameter) : nullptr);
+  }
+  return tied;
 }
 
 nn::Parameter& Pipeline::own(nn::Parameter& parameter) const {

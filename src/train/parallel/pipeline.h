@@ -46,6 +46,8 @@ class Pipeline {
   std::vector<std::vector<nn::Parameter*>> parameters_by_layer() const;
   // Those that another stage has, too.
   std::vector<nn::Parameter*> shared_parameters() const;
+  // Names of all parameters that several stages have, the same on all stages, each with this one's, if it has it.
+  std::vector<std::pair<std::string, const nn::Parameter*>> tied_parameters() const;
   // The same of buffers, as nn::Layer has them.
   void add_buffers(std::vector<std::pair<std::string, nn::Tensor*>>& all);
   // And of what layers sum over the micro-batches of a step (nn::Layer::add_step_sums).
@@ -109,6 +111,7 @@ class Pipeline {
   PipelineShape shape_;                     // its micro-batches are those of the last run
   Schedule schedule_;                       // of the last run
   std::size_t scheduled_ = 0;               // its micro-batches
+  std::vector<StageParameter> tied_;        // of all stages: those on several
   std::vector<StageParameter> parameters_;  // of this stage
   StageMessages messages_;
   std::function<void()> on_pass_;

@@ -12,8 +12,8 @@ namespace bitloom::train {
 
 struct Replica {
   std::string name;
-  const nn::Tensor* tensor = nullptr;
-  std::vector<mpi::Comm*> groups;  // whose processes all have it
+  const nn::Tensor* tensor = nullptr;  // none on a process that has it not, while others of its groups have
+  std::vector<mpi::Comm*> groups;
 };
 
 // Collective over `world`: compares hashes of them, 16 bytes of each going round in each group. All ranks pass the same but for
