@@ -262,9 +262,10 @@ void BundleTree::close() {
   late_statistics_.clear();
 }
 
-// The root tells all others, so that whoever asks hears it as they do.
+// The root tells all others, so that whoever asks hears it as they do. A mark that a rank has heard may be one of the stage
+// before, which the root of this one does not know.
 void BundleTree::signal() {
-  if (!is_signalled_ && !std::exchange(asked_, true)) tell(stop_mark);
+  if (!std::exchange(asked_, true)) tell(stop_mark);
 }
 
 // The root all others, any other rank the one above.

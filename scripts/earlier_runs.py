@@ -5,9 +5,11 @@ import sys
 
 
 def require_same_settings(folder, settings):
-    """Ends the script if the folder has runs of other settings, a dictionary; notes these where it has none."""
+    """Ends the script if the folder has runs of other settings, a dictionary, or of unknown ones; notes these where it has none."""
     text = json.dumps(settings, sort_keys=True)
     file = folder / "settings.json"
+    if not file.exists() and any(folder.glob("*/options.ini")):
+        sys.exit(f"{folder} has runs that do not say with which settings they were made. Choose another --out")
     if file.exists() and file.read_text() != text:
         sys.exit(f"{folder} has runs with other settings: {file.read_text()}; now: {text}. Choose another --out")
     file.write_text(text)

@@ -369,9 +369,9 @@ def part_clip(work):
     print("contrastive model of emoji")
     run = work.train("clip", "clip", EMOJI_CLIP, "--data", work.options.data)
     found = work.json("eval", run, "--split", "validation")
-    work.figure("chance", found["chance_at_1"])
-    work.aim("caption of a held-out image is the nearest, by chance", found["texts_at_1"] / found["chance_at_1"], 10)
-    work.aim("image of a held-out caption is the nearest, by chance", found["images_at_1"] / found["chance_at_1"], 10)
+    work.figure("chance", found["texts_by_chance"])
+    work.aim("caption of a held-out image is the nearest, by chance", found["texts_at_1"] / found["texts_by_chance"], 10)
+    work.aim("image of a held-out caption is the nearest, by chance", found["images_at_1"] / found["images_by_chance"], 10)
 
 
 def main():

@@ -59,7 +59,6 @@ struct Retrieval {
   double texts_at_1 = 0, texts_at_5 = 0, images_at_1 = 0, images_at_5 = 0;
   double texts_by_chance = 0, images_by_chance = 0;  // at 1
   std::size_t pairs = 0;
-  double chance() const { return (texts_by_chance + images_by_chance) / 2; }
 };
 Retrieval retrieval(const Ranks& ranks);
 

@@ -214,17 +214,22 @@ void eval_clip(Session& session, const std::filesystem::path& file, const PairEv
     const std::vector<std::string> captions = captions_of(pairs);
     const models::Retrieval found = models::retrieval(models::ranks(images, encoder.texts(captions), encoder.embedding(),
                                                                     equal_parts(pairs, data::first_indexes(pairs.size()))));
-    const nlohmann::json json = {{"split", options.split},           {"pairs", found.pairs},
-                                 {"texts_at_1", found.texts_at_1},   {"texts_at_5", found.texts_at_5},
-                                 {"images_at_1", found.images_at_1}, {"images_at_5", found.images_at_5},
-                                 {"chance_at_1", found.chance()}};
+    const nlohmann::json json = {{"split", options.split},
+                                 {"pairs", found.pairs},
+                                 {"texts_at_1", found.texts_at_1},
+                                 {"texts_at_5", found.texts_at_5},
+                                 {"images_at_1", found.images_at_1},
+                                 {"images_at_5", found.images_at_5},
+                                 {"texts_by_chance", found.texts_by_chance},
+                                 {"images_by_chance", found.images_by_chance}};
     if (options.json) return session.terminal.json(json);
-    session.terminal.print("{}: {} pairs, chance {:.2f}% to be the nearest", options.split, found.pairs, 100 * found.chance());
-    const auto row = [&](const char* name, double at_1, double at_5) {
-      session.terminal.print("  {:<26}nearest {:.1f}%, of the 5 nearest {:.1f}%", name, 100 * at_1, 100 * at_5);
+    session.terminal.print("{}: {} pairs", options.split, found.pairs);
+    const auto row = [&](const char* name, double at_1, double by_chance, double at_5) {
+      session.terminal.print("  {:<26}nearest {:.1f}% (by chance {:.2f}%), of the 5 nearest {:.1f}%", name, 100 * at_1,
+                             100 * by_chance, 100 * at_5);
     };
-    row("caption of an image", found.texts_at_1, found.texts_at_5);
-    row("image of a caption", found.images_at_1, found.images_at_5);
+    row("caption of an image", found.texts_at_1, found.texts_by_chance, found.texts_at_5);
+    row("image of a caption", found.images_at_1, found.images_by_chance, found.images_at_5);
   });
 }
 

@@ -330,7 +330,7 @@ int launch(Session& session, std::span<const std::string> args) {
   if (!hostfile.empty()) {
     supervisor.hosts = launch::read_hostfile(hostfile);
   } else {
-    const std::size_t all = supervisor.usable ? supervisor.usable(supervisor.local) : supervisor.local;
+    const std::size_t all = supervisor.usable(supervisor.local);
     if (supervisor.min_workers > all) {
       fail(ErrorKind::usage,
            "--min-workers: {}; expected at most the {} process{} of this machine (--local) without --hostfile",

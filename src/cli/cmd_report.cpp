@@ -53,13 +53,16 @@ Json read_config(const fs::path& run) {
 template <typename Read>
 auto read_trained(const fs::path& run, Read&& read) -> std::optional<std::invoke_result_t<Read, const fs::path&>> {
   if (fs::exists(run / model_file)) return read(run / model_file);
+  std::string reason;
   for (const fs::path& path : run::list_checkpoints(run)) {
     try {
       return read(path);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
+      reason = error.what();
     }
   }
+  if (!reason.empty()) fail(ErrorKind::data, "{}", reason);
   return std::nullopt;
 }
 

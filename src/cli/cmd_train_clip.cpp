@@ -195,8 +195,13 @@ train::Evaluated TrainedClip::evaluate(const train::SignOfLife& alive) {
   const models::ClipLoss loss = models::clip_loss(images, texts, config().embedding(), std::log(1 / 0.07), 1, false);
   const double sum = std::accumulate(loss.losses.begin(), loss.losses.end(), 0.0);
   train::Evaluated found{{sum, pairs}, {}, {}, {}};
-  found.more = {{"texts_at_1", found_.texts_at_1},   {"texts_at_5", found_.texts_at_5}, {"images_at_1", found_.images_at_1},
-                {"images_at_5", found_.images_at_5}, {"chance_at_1", found_.chance()},  {"temperature", temperature}};
+  found.more = {{"texts_at_1", found_.texts_at_1},
+                {"texts_at_5", found_.texts_at_5},
+                {"images_at_1", found_.images_at_1},
+                {"images_at_5", found_.images_at_5},
+                {"texts_by_chance", found_.texts_by_chance},
+                {"images_by_chance", found_.images_by_chance},
+                {"temperature", temperature}};
   found.text = fmt::format("own caption nearest of {}: {:.1f}%, of the 5 nearest {:.1f}%", pairs, 100 * found_.texts_at_1,
                            100 * found_.texts_at_5);
   return found;

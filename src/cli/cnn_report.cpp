@@ -10,6 +10,8 @@
 #include "cli/model_source.h"
 #include "cli/wrong_image.h"
 #include "core/error.h"
+#include "core/safetensors.h"
+#include "run/checkpoints.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -83,7 +85,17 @@ report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dat
 // The model or the newest checkpoint; none of a run that has only begun.
 std::optional<fs::path> file_of(const fs::path& run) {
   if (fs::exists(run / model_file)) return run / model_file;
-  if (const fs::path checkpoint = newest_checkpoint(run); !checkpoint.empty()) return checkpoint;
+  std::string reason;
+  for (const fs::path& path : run::list_checkpoints(run)) {
+    try {
+      (void)TensorFile::load(path, Checksum::required);
+      return path;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;
+      reason = error.what();
+    }
+  }
+  if (!reason.empty()) fail(ErrorKind::data, "{}", reason);
   return std::nullopt;
 }
 

@@ -32,6 +32,19 @@ constexpr std::size_t small_set = 20000;  // a set of which a tenth validates
 const std::vector<std::string> data_option_names{"data",     "validation", "split-seed",  "max-train",
                                                  "max-test", "image-size", "image-memory"};
 
+// The newest that can be opened, "" if a folder has none. A model says of itself what it is; checkpoints do since there is
+// something to read them.
+fs::path newest_checkpoint(const fs::path& folder) {
+  for (const fs::path& path : run::list_checkpoints(folder)) {
+    try {
+      if (TensorMapping::open(path).metadata.contains(models::kind_key)) return path;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::data) throw;  // a damaged one: the one before may serve
+    }
+  }
+  return {};
+}
+
 // A kind, and the command that shows first what its models do.
 struct KnownKind {
   const char* name;
@@ -74,17 +87,6 @@ std::vector<std::string> runs_inside(const fs::path& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-fs::path newest_checkpoint(const fs::path& folder) {
-  for (const fs::path& path : run::list_checkpoints(folder)) {
-    try {
-      if (TensorMapping::open(path).metadata.contains(models::kind_key)) return path;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::data) throw;  // a damaged one: the one before may serve
-    }
-  }
-  return {};
 }
 
 fs::path find_model(const std::string& argument) {

@@ -26,9 +26,6 @@ inline constexpr const char* net_file = "net.json";         // the net with all 
 inline constexpr const char* log_file = "log.txt";
 inline constexpr const char* lock_file = ".lock";
 
-// The newest checkpoint that can be opened and says what it is, as models do; "" if a folder has none. Throws Error(io).
-std::filesystem::path newest_checkpoint(const std::filesystem::path& folder);
-
 // A file, the model in a run folder or, of a float model's run that has none yet, the newest checkpoint. Throws a data error
 // that says what is missing.
 std::filesystem::path find_model(const std::string& argument);

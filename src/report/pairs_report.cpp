@@ -121,25 +121,25 @@ std::string dalle_curves(const FloatLines& lines) {
       loss_chart(lines, true) + pair(rest) + gradient_scale_chart(lines));
 }
 
-// Share of pairs whose own caption or image is the nearest by chance: captions and images that are equal count once. Runs of
+// Share of pairs whose own caption (or image: "images_by_chance") is the nearest by chance: equal ones count once. Runs of
 // before did not say it.
-double chance_of(const json& evaluation, double pairs) {
-  const double chance = number(evaluation, "chance_at_1");
+double chance_of(const json& evaluation, const char* key, double pairs) {
+  const double chance = number(evaluation, key);
   return std::isfinite(chance) ? chance : 1 / pairs;
 }
 
 std::string clip_cards(const ReportInput& /*input*/, const FloatLines& lines) {
   const json& chosen = lines.evaluation_of_model();
   const double pairs = number(lines.last_start(), "validation_pairs");
-  const double chance = chance_of(chosen, pairs);
+  const double texts = chance_of(chosen, "texts_by_chance", pairs), images = chance_of(chosen, "images_by_chance", pairs);
   Cards cards;
   cards.add("Captions found", percent(number(chosen, "texts_at_1")),
-            fmt::format("of {} images, the own caption nearest; chance {}", whole_text(pairs), percent(chance)), true);
+            fmt::format("of {} images, the own caption nearest; chance {}", whole_text(pairs), percent(texts)), true);
   cards.add("Images found", percent(number(chosen, "images_at_1")),
-            fmt::format("of {} captions, the own image nearest; chance {}", whole_text(pairs), percent(chance)), true);
+            fmt::format("of {} captions, the own image nearest; chance {}", whole_text(pairs), percent(images)), true);
   cards.add("Among the 5 nearest", percent(number(chosen, "texts_at_5")),
-            fmt::format("captions; images {}; chance {}", percent(number(chosen, "images_at_5")),
-                        percent(std::min(1.0, 5 * chance))));
+            fmt::format("captions, chance {}; images {}, chance {}", percent(std::min(1.0, 5 * texts)),
+                        percent(number(chosen, "images_at_5")), percent(std::min(1.0, 5 * images))));
   cards.add("Validation loss", nats(number(chosen, "loss")), "nats, " + after_step(chosen));
   cards.add("Training loss", nats(number(lines.last_step(), "loss")), "nats, last recorded");
   const double temperature = number(chosen, "temperature");
@@ -153,13 +153,21 @@ std::string clip_curves(const FloatLines& lines) {
   const double pairs = number(lines.last_start(), "validation_pairs");
   const double at_once = number(lines.last_start(), "micro_batch");
   const auto retrieval = [&](const char* title, const char* texts, const char* images, double nearest) {
-    Series chance =
-        computed(lines, "chance", 9, [&](const json& line) { return 100 * std::min(1.0, nearest * chance_of(line, pairs)); });
-    chance.faint = true;
-    return chart(lines, title, {"% of pairs"},
-                 {curve(lines.evaluations, texts, "captions of images", 1, 100),
-                  curve(lines.evaluations, images, "images of captions", 2, 100), chance},
-                 false, "chance");
+    const auto by_chance = [&](const char* name, const char* key) {
+      Series chance = computed(lines, name, 9,
+                               [&](const json& line) { return 100 * std::min(1.0, nearest * chance_of(line, key, pairs)); });
+      chance.faint = true;
+      return chance;
+    };
+    std::vector<Series> series = {curve(lines.evaluations, texts, "captions of images", 1, 100),
+                                  curve(lines.evaluations, images, "images of captions", 2, 100),
+                                  by_chance("chance", "texts_by_chance")};
+    const json& chosen = lines.evaluation_of_model();
+    if (number(chosen, "texts_by_chance") != number(chosen, "images_by_chance") &&
+        std::isfinite(number(chosen, "images_by_chance"))) {
+      series.push_back(by_chance("chance of images", "images_by_chance"));
+    }
+    return chart(lines, title, {"% of pairs"}, std::move(series), false, "chance");
   };
   const std::string loss = chart(lines, "Training loss", {"nats"}, {curve(lines.steps, "loss", "", 0)}, true);
   const std::string rest =

@@ -276,7 +276,12 @@ class Run {
   void finish() {
     if (checkpoints_.is_under_way()) end_checkpoint();
     on_root([&] { record_.sync(); });
-    if (trainer_.comm().flag_any(trainer_.comm().is_root() && (!options_.keep_best || !result().best_loss))) write_model();
+    bool needs_model = false;
+    on_root([&] {
+      // That of the best evaluation may be missing where a run began with another `keep`.
+      needs_model = !options_.keep_best || !result().best_loss || !fs::exists(options_.folder / run::model_name);
+    });
+    if (trainer_.comm().flag_any(needs_model)) write_model();
     const std::string hash = hash_text(trainer_.parameters_hash());
     on_root([&] { record_.write_result(hash); });
     write_checkpoint();

@@ -148,6 +148,11 @@ TEST_CASE("planted copies of images are found by a contrastive model, in another
   CHECK(after["pairs"].get<std::size_t>() > before["pairs"].get<std::size_t>());
   CHECK(std::ranges::any_of(after["near"],
                             [&](const Json& each) { return each["image"] == first && each["other"] == "png/again.png"; }));
+  // An image with a second caption is not there twice.
+  captions +=
+      fmt::format(R"({{"image": "{}", "caption": "a second caption of it"}})", fs::path(first).filename().string()) + "\n";
+  write_file(place / "scenes/captions.jsonl", captions);
+  CHECK(found({"--overlap", "scenes", "--nearest", "0.9999999"})["pairs"] == after["pairs"]);
   const std::string text = place.run({"data", "pairs", "scenes", "--overlap", "test", "--clip", "near", "--nearest", "0.99999",
                                       "--most", "1", "--sheet", "near.png", "--side", "16"});
   CHECK(has(text, "are near one of test"));

@@ -106,6 +106,7 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
   CHECK(measured["image_loss_of_other_captions"].get<double>() > 0);
   const Json retrieved = Json::parse(place.run({"eval", "near", "--json"}));
   CHECK(retrieved["texts_at_5"] >= retrieved["texts_at_1"]);
+  CHECK(retrieved["texts_by_chance"].get<double>() >= 1 / retrieved["pairs"].get<double>());
   std::set<std::string> splits;
   for (const char* seed : {"1", "2", "3", "4"}) {
     splits.insert(place.run({"eval", "near", "--json", "--validation", "0.3", "--split-seed", seed}));

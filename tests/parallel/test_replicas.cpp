@@ -118,7 +118,7 @@ TEST_CASE("a trainer finds a tied parameter that differs between stages", "[repl
       // On all processes of the last stage alike, where others that have copies are asked for them.
       for (nn::Parameter* parameter : trainer.moved()) {
         if (parameter->name != "embedding.tokens" || grid.pipeline().rank() + 1 != shape.pipeline) continue;
-        alter(engine, parameter->value);
+        if (parameter->value.size() > 1) alter(engine, parameter->value);  // shards may be empty
       }
       CHECK(has(message(), "after step 1: 'embedding.tokens' of rank"));
     }

@@ -259,6 +259,23 @@ TEST_CASE("a run that goes on with the model of the best evaluation instead of t
   CHECK(test::lines_of(folder / "run", "result")[0]["best_step"] == 10);
 }
 
+TEST_CASE("a run whose best model is gone has one at its end", "[run]") {
+  const test::TempDir folder;
+  double loss = 1;
+  const auto run = [&](std::uint64_t last, bool resume) {
+    Setting setting(folder.path() / "run");
+    setting.options.resume = resume;
+    setting.options.stop = [&setting, last] { return setting.trainer.steps() == last; };
+    RunHooks hooks;
+    hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, {}}; };
+    train::run(setting.trainer, setting.options, hooks, setting.progress);
+  };
+  CHECK(has(message_of(ErrorKind::interrupted, [&] { run(7, false); }), "stopped after step 7"));
+  fs::remove(folder / "run/model.safetensors");
+  run(0, true);
+  CHECK(fs::exists(folder / "run/model.safetensors"));
+}
+
 TEST_CASE("a loss that is not finite is never the best", "[run]") {
   const test::TempDir folder;
   const auto run = [&](std::uint64_t last, bool resume) {

@@ -145,6 +145,7 @@ bool FolderExchange::create(const fs::path& path, std::span<const std::byte> byt
   fs::create_hard_link(own, path, error);
   const bool is_first = !error;
   if (error && !fs::exists(path)) {
+    if (!fs::exists(own)) return false;  // clean() took it, of a worker that slept until the round was long over
     fs::rename(own, path, error);
     if (error) fail(ErrorKind::io, "{}: cannot be written: {}", path.string(), error.message());
     return true;
@@ -220,10 +221,21 @@ std::map<std::string, std::uint64_t> FolderExchange::list_workers() const {
   return workers;
 }
 
-// Whether the reply, which is there, has been for long without anybody's being able to read it.
+// Whether the reply, which is there, has been for long without sense. That the system does not open it here says nothing; and
+// where the next one is there others have read it: a state will help.
 bool FolderExchange::is_damaged(std::uint64_t round) {
   if (!found_since_) found_since_ = Clock::now();
-  return seconds_since(*found_since_) >= options_.damaged_seconds && !read_reply(round);
+  return seconds_since(*found_since_) >= options_.damaged_seconds && !has_reply(round + 1) &&
+         opening_error(reply_path(round)) == 0 && !read_reply(round);
+}
+
+// Unless somebody else has done so, and the round has another reply by now, which goes back to its name.
+void FolderExchange::set_aside(std::uint64_t round) {
+  const fs::path path = reply_path(round), aside = path.string() + ".damaged";
+  std::error_code error;
+  fs::rename(path, aside, error);
+  if (!error && if_whole([&] { return reply_of(round, read_bytes(aside)); })) fs::create_hard_link(aside, path, error);
+  found_since_.reset();
 }
 
 bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
@@ -236,9 +248,8 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   if (has_reply(round)) {
     if (!is_damaged(round)) return true;
     // Whoever has read it before its damage has another one than the others then, which the hashes bring to light.
-    std::error_code error;
-    fs::rename(reply_path(round), reply_path(round).string() + ".damaged", error);
-    found_since_.reset();
+    set_aside(round);
+    if (has_reply(round)) return true;
   }
   std::vector<Message> messages = list_messages();
   std::erase_if(messages, [&](const Message& message) {

@@ -102,6 +102,7 @@ class FolderExchange final : public LocalExchange {
   std::vector<std::uint64_t> numbers_in(const char* folder) const;
   bool create(const std::filesystem::path& path, std::span<const std::byte> bytes) const;
   bool is_damaged(std::uint64_t round);
+  void set_aside(std::uint64_t round);
   void clean_halves(std::uint64_t oldest) const;
   std::filesystem::path presence_path() const;
 

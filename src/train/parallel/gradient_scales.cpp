@@ -27,13 +27,13 @@ std::size_t GradientScales::index_of(std::size_t block) const {
 void GradientScales::update(const std::function<bool(std::size_t block)>& is_clean) {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     ++since_[i];
+    double& scale = scales_[i];
     if (is_clean(blocks_[i])) {
-      scales_[i] *= options_.growth;
+      if (scale < options_.largest) scale = std::min(scale * options_.growth, options_.largest);
     } else if (since_[i] >= options_.window) {
-      scales_[i] /= options_.division;
+      scale = std::max(scale / options_.division, scale >= options_.least ? options_.least : smallest_least_);
       since_[i] = 0;
     }
-    scales_[i] = std::clamp(scales_[i], options_.least, options_.largest);
   }
 }
 
@@ -50,8 +50,6 @@ void GradientScales::set_state(std::span<const double> state) {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     scales_[i] = state[2 * i];
     since_[i] = static_cast<std::uint64_t>(state[2 * i + 1]);
-    if (scales_[i] < options_.least) options_.least = smallest_least_;
-    options_.largest = std::max(options_.largest, scales_[i]);
   }
 }
 

@@ -31,14 +31,15 @@ class GradientScales {
   // Throws Error(internal) for a block that it does not have.
   double of(std::size_t block) const { return scales_[index_of(block)]; }
   // Whether it cannot become smaller.
-  bool is_least(std::size_t block) const { return of(block) <= options_.least; }
+  bool is_least(std::size_t block) const { return of(block) == options_.least || of(block) <= smallest_least_; }
 
   // After an update. is_clean: whether all gradients of a block were finite.
   void update(const std::function<bool(std::size_t block)>& is_clean);
 
   // By block: its scale, and the number of updates since it was divided.
   std::vector<double> state() const;
-  // Scales of a run with fewer or more replicas, which had other limits, stay what they were.
+  // Scales of a run with fewer or more replicas, which had other limits, stay what they were, and go on from there: below the
+  // least down to that of one replica, not beyond the largest.
   void set_state(std::span<const double> state);
 
  private:

@@ -179,6 +179,11 @@ TEST_CASE("a round whose reply stays damaged is ended again", "[local]") {
   CHECK(a.read_reply(0)->sum.vectors[0] == mpi::SparseVector{8, {1}, {5}});
   CHECK(a.ended() == 2);
   CHECK(fs::exists(folder / "replies/00000000.safetensors.damaged"));
+  // Others have read it where the next one is there.
+  damage(folder / "replies/00000000.safetensors");
+  test::write_file(folder / "replies/00000001.safetensors", "");
+  CHECK(a.try_to_end(0, {}, 0, deadline));
+  CHECK_FALSE(a.read_reply(0));
 }
 
 TEST_CASE("what nobody needs any more is removed", "[local]") {
