@@ -3,8 +3,9 @@
 //
 // Promise: losses, gradients and batch norm's statistics are those of one process, bit by bit, for any number of
 // stages, cuts and schedules at a fixed number of micro-batches, with recomputation or without, because every sum over
-// micro-batches has their order. One exception: a parameter of layers of one stage that the loss on another reads too (a GPT's
-// table of tokens) gets the sum of two gradients, each added up by itself, where one process adds all to one.
+// micro-batches has their order. Two exceptions: a parameter of layers of one stage that the loss on another reads too (a GPT's
+// table of tokens) gets the sum of two gradients, each added up by itself, where one process adds all to one; and where layers
+// have losses of their own (a discrete VAE's divergence), each stage adds up its own, so that the last bits of the loss differ.
 #pragma once
 
 #include <cstddef>
