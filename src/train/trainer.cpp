@@ -166,14 +166,12 @@ void Trainer::make_power_sgd(const Layout& layout) {
     if (!whole.is_block_matrix()) {
       shapes.push_back(power_sgd_shape(moved->name, 1, moved->shape.size(), layout.compress_rank));
       shapes.back().part = moved->block ? blocks - 1 - *moved->block : blocks;
-      shapes.back().skips_alone = scales_ && moved->block;
       continue;
     }
     const std::size_t rows = whole.shape[0];
     const std::size_t columns = whole.shape.size() / rows;
     shapes.push_back(power_sgd_shape_of_shard(moved->name, rows, columns, layout.compress_rank, shards, moved->shape.size()));
     shapes.back().part = blocks - 1 - *moved->block;
-    shapes.back().skips_alone = scales_.has_value();
   }
   PowerSgdOptions compression = layout.compression;
   compression.seed = shard == 0 ? options_.seed : mix64(options_.seed + static_cast<std::uint64_t>(shard));
@@ -238,9 +236,7 @@ void Trainer::sum_over_data() {
   std::vector<nn::Tensor> tensors;
   for (const nn::Parameter* moved : learned(moved_)) tensors.push_back(moved->gradient);
   if (power_sgd_) {
-    power_sgd_->finish(tensors, [this](std::span<std::int64_t> losses) {
-      if (sharding_) grid_->shards().sum(losses);
-    });
+    power_sgd_->finish(tensors);
   } else {
     sum_->sum(tensors);
   }
@@ -261,6 +257,16 @@ Trainer::Settled Trainer::settle_norm() {
     sum += squares[i] / (scale * scale);
   }
   return {std::sqrt(sum), std::move(skipped)};
+}
+
+void Trainer::settle_power_sgd(bool is_skipped, const std::set<std::size_t>& skipped_blocks) {
+  std::vector<nn::Tensor> gradients;
+  std::vector<bool> skips;
+  for (const nn::Parameter* moved : learned(moved_)) {
+    gradients.push_back(moved->gradient);
+    skips.push_back(is_skipped || (moved->block && skipped_blocks.contains(*moved->block)));
+  }
+  power_sgd_->settle(gradients, [&](std::size_t shape) { return skips[shape]; });
 }
 
 Loss Trainer::sum_over_grid(Loss loss) {
@@ -332,6 +338,7 @@ StepReport Trainer::step() {
   report.skipped = !std::isfinite(report.gradient_norm);
   if (scales_) report.block_scales = scales_->all();
   report.skipped_blocks = skipped_blocks.size();
+  if (power_sgd_) settle_power_sgd(report.skipped, skipped_blocks);
   if (!report.skipped) sum_statistics();
   task_.net().end_step(pass, !report.skipped, static_cast<std::size_t>(grid_->shape().data));
   if (report.skipped) {

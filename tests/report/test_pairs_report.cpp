@@ -163,10 +163,10 @@ TEST_CASE("the page of a contrastive model's run has retrieval beside chance, an
   const std::string page = render_report(input);
   require_self_contained(page);
   check_all(page, {"contrastive model tiny · f32 · 922 training pairs", ">18.75%<", ">12.50%<",
-                   "of 50 images, the own caption nearest; chance 2.00%", ">37.50%<", "captions; images 37.50%; chance 10.00%",
-                   ">0.0625<", ">chance<", "telling 16 pairs apart", "2.77 without any knowledge", "12% of the matmul peak",
-                   "a &lt;cat&gt;, 2: -0.25", "data-heading=\"image&#39;s rank\">17<", "among all 50 held-out ones",
-                   "cosines from -0.25, pale, to 0.75"});
+                   "of 50 images, the own caption nearest; chance 2.00%", ">37.50%<",
+                   "captions, chance 10.00%; images 37.50%, chance 10.00%", ">0.0625<", ">chance<", "telling 16 pairs apart",
+                   "2.77 without any knowledge", "12% of the matmul peak", "a &lt;cat&gt;, 2: -0.25",
+                   "data-heading=\"image&#39;s rank\">17<", "among all 50 held-out ones", "cosines from -0.25, pale, to 0.75"});
   CHECK(count_of(page, "<image ") == 2 * 2);
   CHECK(shows_value(page, "step 20", "captions of images: 25"));
   CHECK(shows_value(page, "step 20", "chance: 2"));

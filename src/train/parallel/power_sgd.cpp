@@ -93,7 +93,6 @@ PowerSgd::PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdSha
     }
     if (shape.part >= parts_.size()) parts_.resize(shape.part + 1);
     Part& part = parts_[shape.part];
-    part.skips_alone = part.skips_alone && shape.skips_alone;
     if (shape.rank == 0) {
       part.exact.push_back(i);
       part.exact_size += shape.rows * shape.columns;
@@ -157,7 +156,9 @@ void PowerSgd::require(std::span<const nn::Tensor> gradients) const {
 
 PowerSgdReport PowerSgd::exchange(std::span<nn::Tensor> gradients) {
   begin_step();
-  return finish(gradients);
+  const PowerSgdReport report = finish(gradients);
+  settle(gradients, [&](std::size_t /*shape*/) { return report.not_finite > 0; });
+  return report;
 }
 
 void PowerSgd::begin_step(std::vector<double> scales) {
@@ -169,7 +170,6 @@ void PowerSgd::begin_step(std::vector<double> scales) {
   next_ = 0;
   announced_.assign(shapes_.size(), {});
   for (Part& part : parts_) {
-    part.not_finite = 0;
     part.left = part.matrices.size() + part.exact.size();
     // An exception may have left sums under way, whose memory is still theirs.
     for (Sum* sum : {&part.first, &part.second}) {
@@ -185,19 +185,12 @@ void PowerSgd::announce(std::size_t shape, const nn::Tensor& gradient) {
   while (next_ < parts_.size() && parts_[next_].left == 0) start(parts_[next_++]);
 }
 
-PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients,
-                                const std::function<void(std::span<std::int64_t>)>& share_losses) {
+PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients) {
   require(gradients);
   std::ranges::copy(gradients, announced_.begin());
   while (next_ < parts_.size()) start(parts_[next_++]);
   for (Part& part : parts_) start_q(part);
   for (Part& part : parts_) take(part, gradients);
-  std::vector<std::int64_t> losses;
-  for (const Part& part : parts_) losses.push_back(part.not_finite);
-  if (share_losses) share_losses(losses);
-  bool skips_all = false;
-  for (std::size_t i = 0; i < parts_.size(); ++i) skips_all = skips_all || (losses[i] > 0 && !parts_[i].skips_alone);
-  for (std::size_t i = 0; i < parts_.size(); ++i) settle(parts_[i], skips_all || losses[i] > 0, gradients);
   announced_.clear();
   if (report_.not_finite > 0) report_.squares = std::numeric_limits<double>::infinity();
   return report_;
@@ -244,7 +237,8 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
     const std::span<float> gradient = gradients[matrix.shape].as<float>();
     const std::span<float> q = part.second.values.as<float>();
     take_q(matrix, q.subspan(matrix.q_begin, matrix.q_rows * matrix.rank), gradient);
-    part.not_finite += matrix.factors_are_finite ? 0 : 1;
+    if (!matrix.factors_are_finite) ++report_.not_finite;
+    scale_by(gradient, static_cast<float>(scale_of(matrix.shape)));
     matrix.p = {};
   }
   const std::span<const float> exact = part.first.values.as<float>().subspan(part.p_size, part.exact_size);
@@ -254,21 +248,14 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
     std::ranges::copy(sums, gradients[i].as<float>().begin());
     begin += sums.size();
     report_.squares += sum_of_squares(sums) / (scale_of(i) * scale_of(i));
-    part.not_finite += all_finite(sums) ? 0 : 1;
+    if (!all_finite(sums)) ++report_.not_finite;
   }
-  report_.not_finite += static_cast<std::size_t>(part.not_finite);
   part.first = {};
   part.second = {};
 }
 
-// Once it is known whether the gradients are used.
-void PowerSgd::settle(const Part& part, bool is_skipped, std::span<nn::Tensor> gradients) {
-  for (const std::size_t i : part.matrices) {
-    Matrix& matrix = matrices_[i];
-    const std::span<float> gradient = gradients[matrix.shape].as<float>();
-    update_error(matrix, is_skipped, gradient);
-    scale_by(gradient, static_cast<float>(scale_of(matrix.shape)));
-  }
+void PowerSgd::settle(std::span<const nn::Tensor> gradients, const std::function<bool(std::size_t shape)>& is_skipped) {
+  for (Matrix& matrix : matrices_) update_error(matrix, is_skipped(matrix.shape), gradients[matrix.shape].as<float>());
 }
 
 // Step 2: without its scale; a gradient that is not finite is left out, so that the buffer stays what it was.
@@ -347,8 +334,9 @@ void PowerSgd::update_error(Matrix& matrix, bool is_skipped, std::span<const flo
   if (update == ErrorUpdate::clear) {
     std::ranges::fill(values, 0.0F);
   } else {
+    const auto unscale = static_cast<float>(1 / scale_of(matrix.shape));
     const auto part = static_cast<float>(1.0 / group_.size());
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= part * gradient[i];
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= part * (unscale * gradient[i]);
   }
   if (!matrix.error) convert(values, matrix.narrow_error);
 }

@@ -26,8 +26,6 @@ struct PowerSgdShape {
   std::size_t rows = 0, columns = 0;
   std::size_t rank = 0;  // at most the lesser of rows and columns
   std::size_t part = 0;  // shapes of a part are sent together, those of part 0 first
-  // Where a gradient of the part is not finite the caller skips the update of the part alone; otherwise that of all parts.
-  bool skips_alone = false;
 };
 
 // Numbers in messages or memory. 1-6-9 ends at 15.98, so what is sent or kept in it has to be scaled (PowerSgdOptions).
@@ -97,10 +95,13 @@ class PowerSgd {
   // scales (step 2), which may be others in the next step.
   void begin_step(std::vector<double> scales = {});
   void announce(std::size_t shape, const nn::Tensor& gradient);
-  // share_losses: makes the numbers of gradients of each part that are not finite those of other groups, too, which have other
-  // shards of the same parts.
-  PowerSgdReport finish(std::span<nn::Tensor> gradients, const std::function<void(std::span<std::int64_t>)>& share_losses = {});
+  PowerSgdReport finish(std::span<nn::Tensor> gradients);
+  // Ends the step, once it is known on all processes alike of which shapes the update is skipped: what their factors carried
+  // stays in the error buffers. gradients: as finish() made them.
+  void settle(std::span<const nn::Tensor> gradients, const std::function<bool(std::size_t shape)>& is_skipped);
 
+  // All of it, skipping all shapes where a gradient is not finite.
+  //
   // Collective: gradients[i], of f32 and as many elements as shapes[i], become the sums over processes, which those by factors
   // are nearly; the same bits on all. Those by factors that were not finite anywhere become NaN.
   //
@@ -151,8 +152,6 @@ class PowerSgd {
     std::vector<std::size_t> exact;     // of other shapes
     std::size_t p_size = 0, q_size = 0, exact_size = 0;
     std::size_t left = 0;  // shapes whose gradients are not announced yet
-    bool skips_alone = true;
-    std::int64_t not_finite = 0;  // gradients, in this step
     // P of all matrices, then the gradients that go as they are, then a flag for each matrix; Q.
     Sum first, second;
   };
@@ -165,7 +164,6 @@ class PowerSgd {
   void start(Part& part);
   void start_q(Part& part);
   void take(Part& part, std::span<nn::Tensor> gradients);
-  void settle(const Part& part, bool is_skipped, std::span<nn::Tensor> gradients);
   // Steps of an exchange, in their order.
   double scale_of(std::size_t shape) const { return scales_.empty() ? 1 : scales_[shape]; }
   void accumulate(Matrix& matrix, std::span<const float> gradient);
