@@ -11,6 +11,11 @@
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
+namespace {
+
+std::atomic<std::uint64_t> most_memory = 0;
+
+}  // namespace
 
 using Json = nlohmann::json;
 
@@ -318,12 +323,6 @@ void Run::finish_run() {
     std::filesystem::remove(options_.folder / encoder_name, ignored);
   });
 }
-
-namespace {
-
-std::atomic<std::uint64_t> most_memory = 0;
-
-}  // namespace
 
 void forget_peak_memory() { most_memory = 0; }
 

@@ -155,7 +155,7 @@ void eval_dalle(Session& session, const std::filesystem::path& file, const PairE
     if (!options.logits.empty()) {
       write_dalle_logits(session.terminal, engine, *loaded.net, all.range(0, std::min(options.pairs, all.size())), options);
     }
-    const models::EqualParts equal = equal_parts(pairs, data::first_indexes(pairs.size()));
+    const models::EqualParts equal = equal_parts(pairs);
     double text = 0, image = 0, other = 0, text_tokens = 0;
     std::size_t better = 0, compared = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -212,8 +212,8 @@ void eval_clip(Session& session, const std::filesystem::path& file, const PairEv
     });
     if (!options.logits.empty()) write_clip_logits(session.terminal, engine, loaded, encoder, pairs, options);
     const std::vector<std::string> captions = captions_of(pairs);
-    const models::Retrieval found = models::retrieval(models::ranks(images, encoder.texts(captions), encoder.embedding(),
-                                                                    equal_parts(pairs, data::first_indexes(pairs.size()))));
+    const models::Retrieval found =
+        models::retrieval(models::ranks(images, encoder.texts(captions), encoder.embedding(), equal_parts(pairs)));
     const nlohmann::json json = {{"split", options.split},
                                  {"pairs", found.pairs},
                                  {"texts_at_1", found.texts_at_1},

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
-#include <type_traits>
 
 #include "cli/binary_report.h"
 #include "cli/cnn_report.h"
@@ -25,7 +24,6 @@
 #include "models/gpt/model_file.h"
 #include "report/report.h"
 #include "report/tensorboard.h"
-#include "run/checkpoints.h"
 
 namespace bitloom::cli {
 namespace {
@@ -48,27 +46,10 @@ Json read_config(const fs::path& run) {
   return config;
 }
 
-// The result of read() for the file that holds trained parts: the model or, of a run under way, the newest checkpoint that is
-// whole. None without such a file.
-template <typename Read>
-auto read_trained(const fs::path& run, Read&& read) -> std::optional<std::invoke_result_t<Read, const fs::path&>> {
-  if (fs::exists(run / model_file)) return read(run / model_file);
-  std::string reason;
-  for (const fs::path& path : run::list_checkpoints(run)) {
-    try {
-      return read(path);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::data) throw;
-      reason = error.what();
-    }
-  }
-  if (!reason.empty()) fail(ErrorKind::data, "{}", reason);
-  return std::nullopt;
-}
-
 // The kind of a float model's run by its model or checkpoint, "" of a binary net's: for runs whose metrics do not say it.
 std::string kind_by_files(const fs::path& run) {
-  const std::string kind = read_trained(run, &kind_of_model).value_or("");
+  const std::optional<fs::path> file = trained_file(run);
+  const std::string kind = file ? kind_of_model(*file) : "";
   return kind == "binary" ? "" : kind;
 }
 
@@ -95,18 +76,18 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   add_pairs(input, run, terminal);
   if (!input.kind.empty()) return input;
   if (fs::exists(run / flips_file)) input.flips = Json::parse(read_text(run / flips_file), nullptr, false);
-  const std::optional<TensorFile> tensors =
-      read_trained(run, [](const fs::path& path) { return TensorFile::load(path, Checksum::required); });
-  if (!tensors) return input;
+  const std::optional<fs::path> file = trained_file(run);
+  if (!file) return input;
+  const TensorFile tensors = TensorFile::load(*file, Checksum::required);
   add_mistakes(input, run);
-  const layerwise::Encoder encoder = layerwise::Encoder::load(*tensors);
+  const layerwise::Encoder encoder = layerwise::Encoder::load(tensors);
   input.filters = filters_of(encoder);
   if (!fs::exists(run / net_file)) return input;
   const layerwise::NetSpec net = layerwise::parse_net(read_text(run / net_file), (run / net_file).string());
   const bool random = input.config.is_object() && input.config.value("options", Json::object()).is_object() &&
                       !input.config.value("options", Json::object()).value("learn_weights", true);
   for (const LayerSummary& layer : summarise_layers(net, encoder.output())) {
-    const bool present = tensors->contains(layer.name + ".sign");
+    const bool present = tensors.contains(layer.name + ".sign");
     input.layers.push_back({layer.name, layer.inputs, layer.output, layer.weight_bits, layer.bit_macs,
                             !present ? "not trained yet"
                             : random ? "random"

@@ -188,8 +188,7 @@ train::Evaluated TrainedClip::evaluate(const train::SignOfLife& alive) {
                                alive();
                              });
   });
-  found_ = models::retrieval(models::ranks(images, texts, config().embedding(),
-                                           equal_parts(data_.validation, data::first_indexes(data_.validation.size()))));
+  found_ = models::retrieval(models::ranks(images, texts, config().embedding(), equal_parts(data_.validation)));
   const auto pairs = static_cast<std::uint64_t>(found_.pairs);
   // The factor of the start: that of the net would reward being sure.
   const models::ClipLoss loss = models::clip_loss(images, texts, config().embedding(), std::log(1 / 0.07), 1, false);

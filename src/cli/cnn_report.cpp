@@ -10,8 +10,6 @@
 #include "cli/model_source.h"
 #include "cli/wrong_image.h"
 #include "core/error.h"
-#include "core/safetensors.h"
-#include "run/checkpoints.h"
 #include "train/run.h"
 
 namespace bitloom::cli {
@@ -82,27 +80,10 @@ report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dat
   return test;
 }
 
-// The model or the newest checkpoint; none of a run that has only begun.
-std::optional<fs::path> file_of(const fs::path& run) {
-  if (fs::exists(run / model_file)) return run / model_file;
-  std::string reason;
-  for (const fs::path& path : run::list_checkpoints(run)) {
-    try {
-      (void)TensorFile::load(path, Checksum::required);
-      return path;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::data) throw;
-      reason = error.what();
-    }
-  }
-  if (!reason.empty()) fail(ErrorKind::data, "{}", reason);
-  return std::nullopt;
-}
-
 }  // namespace
 
 void add_cnn(report::ReportInput& input, const fs::path& run, Terminal& terminal) {
-  const std::optional<fs::path> file = file_of(run);
+  const std::optional<fs::path> file = trained_file(run);
   if (!file) {
     if (const auto config = recorded_net(input.metrics)) input.float_layers = layers_of(*config);
     input.test_missing = "the run has neither a model nor a checkpoint.";

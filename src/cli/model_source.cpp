@@ -89,6 +89,14 @@ std::vector<std::string> runs_inside(const fs::path& folder) {
   return names;
 }
 
+std::optional<fs::path> trained_file(const fs::path& run) {
+  if (fs::exists(run / model_file)) return run / model_file;
+  const run::FoundCheckpoint found = run::find_checkpoint(run);
+  if (found.file) return found.path;
+  if (!found.reasons.empty()) fail(ErrorKind::data, "{}", found.reasons.front());
+  return std::nullopt;
+}
+
 fs::path find_model(const std::string& argument) {
   const fs::path path(argument);
   if (!fs::exists(path)) fail(ErrorKind::data, "{}: there is no such model file or run folder", argument);

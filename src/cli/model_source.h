@@ -26,6 +26,10 @@ inline constexpr const char* net_file = "net.json";         // the net with all 
 inline constexpr const char* log_file = "log.txt";
 inline constexpr const char* lock_file = ".lock";
 
+// The file of a run that holds trained parts: its model or, while it is under way, the newest checkpoint that is whole; none of
+// a run that has only begun. Throws Error(data) if all checkpoints are damaged, Error(io).
+std::optional<std::filesystem::path> trained_file(const std::filesystem::path& run);
+
 // A file, the model in a run folder or, of a float model's run that has none yet, the newest checkpoint. Throws a data error
 // that says what is missing.
 std::filesystem::path find_model(const std::string& argument);

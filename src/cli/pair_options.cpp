@@ -76,6 +76,8 @@ std::vector<std::string> captions_of(const data::Pairs& pairs, std::span<const s
   return captions;
 }
 
+models::EqualParts equal_parts(const data::Pairs& pairs) { return equal_parts(pairs, data::first_indexes(pairs.size())); }
+
 models::EqualParts equal_parts(const data::Pairs& pairs, std::span<const std::size_t> indexes) {
   models::EqualParts equal;
   std::map<Hash128, std::size_t> images;

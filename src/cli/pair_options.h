@@ -33,7 +33,8 @@ data::Pairs part_of(const PairOptions& options, const std::string& split, Termin
 // Captions of all pairs, or of some.
 std::vector<std::string> captions_of(const data::Pairs& pairs);
 std::vector<std::string> captions_of(const data::Pairs& pairs, std::span<const std::size_t> indexes);
-// Which of some pairs have an image or a caption in common.
+// Which of all pairs, or of some, have an image or a caption in common.
+models::EqualParts equal_parts(const data::Pairs& pairs);
 models::EqualParts equal_parts(const data::Pairs& pairs, std::span<const std::size_t> indexes);
 
 }  // namespace bitloom::cli

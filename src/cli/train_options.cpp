@@ -50,7 +50,14 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"quorum", "exchange", {"sparse"}},
                                                 {"deadline", "quorum", {}},
                                                 {"late", "quorum", {}},
-                                                {"tree", "exchange", {"sparse"}}};
+                                                {"tree", "exchange", {"sparse"}},
+                                                // 0: whole sums, of which nothing is left out or kept
+                                                {"value-bits", "threshold", {"!0"}},
+                                                {"residuals", "threshold", {"!0"}},
+                                                {"residual-memory", "threshold", {"!0"}},
+                                                {"statistics-every", "threshold", {"!0"}},
+                                                {"head-threshold-scale", "threshold", {"!0"}},
+                                                {"bias-threshold-scale", "threshold", {"!0"}}};
   return table;
 }
 
@@ -314,7 +321,9 @@ void TrainSettings::declare_for_plan(Options& options) {
 }
 
 bool TrainSettings::counts_per_rank(const Options& options) const {
-  return batch_per_rank != 0 && options.source("batch-per-rank") < options.source("batch");
+  // The nearer to the command line, the stronger. A run that goes on keeps its batch, however many ranks it has now.
+  return batch_per_rank != 0 && options.source("batch-per-rank") < options.source("batch") &&
+         options.source("batch") != Options::Source::run;
 }
 
 std::size_t TrainSettings::chosen_workers() const {
@@ -322,7 +331,7 @@ std::size_t TrainSettings::chosen_workers() const {
 }
 
 std::size_t TrainSettings::most_ranks(const Options& options) const {
-  const bool has_batch = !counts_per_rank(options) || options.source("batch") == Options::Source::run;
+  const bool has_batch = !counts_per_rank(options);
   if (exchange == "sparse") return has_batch || workers != 0 ? chosen_workers() : default_workers;
   return has_batch ? run.train.batch : std::numeric_limits<std::size_t>::max();
 }
@@ -331,8 +340,7 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   if (options.source("batch") == options.source("batch-per-rank") && options.source("batch") != Options::Source::none) {
     fail(ErrorKind::usage, "--batch and --batch-per-rank exclude each other");
   }
-  // The nearer to the command line, the stronger. A run that goes on keeps its batch, however many ranks it has now.
-  if (counts_per_rank(options) && options.source("batch") != Options::Source::run) run.train.batch = batch_per_rank * ranks;
+  if (counts_per_rank(options)) run.train.batch = batch_per_rank * ranks;
   layerwise::TrainOptions& train = run.train;
   train.sparse = exchange == "sparse";
   train.workers = train.sparse || workers != 0 ? chosen_workers() : 1;
@@ -343,13 +351,6 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   if (train.exchange.has_budget() && options.source("threshold") == Options::Source::command_line) {
     fail(ErrorKind::usage, "--threshold: {}; with --bytes-per-update or --compression it follows from these",
          train.exchange.threshold);
-  }
-  // Whole sums, of which nothing is left out or kept.
-  for (const char* name :
-       {"value-bits", "residuals", "residual-memory", "statistics-every", "head-threshold-scale", "bias-threshold-scale"}) {
-    if (!train.sparse || !train.exchange.exact() || options.source(name) != Options::Source::command_line) continue;
-    fail(ErrorKind::usage,
-         "--{}: has no effect with --threshold 0; it needs a threshold above 0, --bytes-per-update or --compression", name);
   }
   train.exchange.tree.fan_in = static_cast<int>(fan_in);
   train.exchange.tree.late = late == "fold" ? mpi::Late::fold : mpi::Late::drop;

@@ -228,13 +228,18 @@ void Trainer::sum_gradients() {
   pipeline_->sum_shared_gradients();
 }
 
+std::vector<nn::Tensor> Trainer::moved_gradients() const {
+  std::vector<nn::Tensor> gradients;
+  for (const nn::Parameter* moved : learned(moved_)) gradients.push_back(moved->gradient);
+  return gradients;
+}
+
 void Trainer::sum_over_data() {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
   if (sharding_) sharding_->reduce_gradients();
   if (!power_sgd_ && (sum_ == nullptr || sharding_)) return;
-  std::vector<nn::Tensor> tensors;
-  for (const nn::Parameter* moved : learned(moved_)) tensors.push_back(moved->gradient);
+  std::vector<nn::Tensor> tensors = moved_gradients();
   if (power_sgd_) {
     power_sgd_->finish(tensors);
   } else {
@@ -260,13 +265,11 @@ Trainer::Settled Trainer::settle_norm() {
 }
 
 void Trainer::settle_power_sgd(bool is_skipped, const std::set<std::size_t>& skipped_blocks) {
-  std::vector<nn::Tensor> gradients;
-  std::vector<bool> skips;
-  for (const nn::Parameter* moved : learned(moved_)) {
-    gradients.push_back(moved->gradient);
-    skips.push_back(is_skipped || (moved->block && skipped_blocks.contains(*moved->block)));
-  }
-  power_sgd_->settle(gradients, [&](std::size_t shape) { return skips[shape]; });
+  const std::vector<nn::Parameter*> moved = learned(moved_);
+  power_sgd_->settle(moved_gradients(), [&](std::size_t shape) {
+    const std::optional<std::size_t>& block = moved[shape]->block;
+    return is_skipped || (block && skipped_blocks.contains(*block));
+  });
 }
 
 Loss Trainer::sum_over_grid(Loss loss) {

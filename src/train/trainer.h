@@ -183,6 +183,7 @@ class Trainer {
     std::set<std::size_t> skipped_blocks = {};
   };
   Settled settle_norm();
+  std::vector<nn::Tensor> moved_gradients() const;
   void settle_power_sgd(bool is_skipped, const std::set<std::size_t>& skipped_blocks);
   void step_optimizer(const StepReport& report, double unscale, const std::set<std::size_t>& skipped_blocks);
   void make_power_sgd(const Layout& layout);

@@ -374,7 +374,12 @@ TEST_CASE("a signal after another request to stop is no second request", "[progr
     cli::request_stop();
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     kill(getpid(), SIGTERM);
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    // Until a thread has taken it, and its handler is over.
+    sigset_t pending;
+    do {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      sigpending(&pending);
+    } while (sigismember(&pending, SIGTERM) == 1);
     _exit(cli::stop_requested() ? 7 : 8);
   }
   CHECK(wait_for_end(child) == 7);

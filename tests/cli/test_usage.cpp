@@ -41,7 +41,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
       {"hlp", "did you mean 'help'?"},
       {"train binary --data synth --batch 8 --batch-per-rank 8", "exclude each other"},
       {"train binary --data synth --exchange sparse --threshold 0 --value-bits 8",
-       "--value-bits: has no effect with --threshold 0"},
+       "--value-bits: 8 has no effect; it needs another --threshold than 0"},
       {"train binary --data synth --learning-rate 0", "--learning-rate: '0' is out of range; expected a number above 0"},
       {"train binary --data synth --label-smoothing nan", "--label-smoothing: 'nan' is not a number; expected a number from 0"},
       {"train binary --data synth --rule topp", "--rule: unknown value 'topp'; did you mean 'topk'?"},

@@ -29,6 +29,46 @@ void alter(nn::Engine& engine, nn::Tensor tensor) {
 
 int last_rank() { return world().size() - 1; }
 
+// A GPT in training.
+struct Training {
+  Training(const mpi::GridShape& shape, ShardLevel shard)
+      : grid(world(), shape),
+        group(grid.tensor()),
+        net(config(), 0, &group),
+        task(net, 1, test::chains(config(), 1)),
+        trainer(engine, task, options(shape), layout(shard)) {
+    trainer.share();
+  }
+  static models::GptConfig config() {
+    models::GptConfig config = test::small_gpt();
+    config.heads = 4;
+    return config;
+  }
+  static TrainOptions options(const mpi::GridShape& shape) {
+    TrainOptions options;
+    options.micro_batches = static_cast<std::size_t>(shape.data);
+    options.rate.peak = 0.01;
+    return options;
+  }
+  Layout layout(ShardLevel shard) {
+    Layout layout;
+    layout.grid = &grid;
+    layout.shard = shard;
+    return layout;
+  }
+  // Why a checkpoint is refused, or "no error".
+  std::string message() {
+    return test::message_of(ErrorKind::data, [&] { test::saved(trainer); });
+  }
+
+  nn::Engine engine;
+  mpi::Grid grid;
+  TensorGroup group;
+  models::Gpt net;
+  models::LanguageTask task;
+  Trainer trainer;
+};
+
 }  // namespace
 
 TEST_CASE("the ranks that have another tensor than most are named", "[replicas]") {
@@ -55,72 +95,43 @@ TEST_CASE("the ranks that have another tensor than most are named", "[replicas]"
 }
 
 TEST_CASE("a trainer finds a parameter that one process altered before it writes a checkpoint", "[replicas]") {
-  models::GptConfig config = test::small_gpt();
-  config.heads = 4;
   for (const mpi::GridShape& shape : mpi::shapes_of(world().size())) {
     if (shape.tensor == 3) continue;
     for (const ShardLevel shard : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
       if (shard != ShardLevel::none && shape.data == 1) continue;
       CAPTURE(mpi::described(shape), static_cast<int>(shard));
-      nn::Engine engine;
-      mpi::Grid grid(world(), shape);
-      TensorGroup group(grid.tensor());
-      models::Gpt net(config, 0, &group);
-      models::LanguageTask task(net, 1, test::chains(config, 1));
-      TrainOptions options;
-      options.micro_batches = static_cast<std::size_t>(shape.data);
-      options.rate.peak = 0.01;
-      Layout layout;
-      layout.grid = &grid;
-      layout.shard = shard;
-      Trainer trainer(engine, task, options, layout);
-      trainer.share();
-      for (int i = 0; i < 2; ++i) trainer.step();
-      const auto message = [&] { return test::message_of(ErrorKind::data, [&] { test::saved(trainer); }); };
-      CHECK(message() == "no error");
-      nn::Parameter& norm = *trainer.parameters().back();
+      Training training(shape, shard);
+      for (int i = 0; i < 2; ++i) training.trainer.step();
+      CHECK(training.message() == "no error");
+      nn::Parameter& norm = *training.trainer.parameters().back();
       REQUIRE(!norm.part);
       // A process that has nothing but shards has this one alone.
       const bool is_whole = shard != ShardLevel::parameters;
-      if (is_whole && world().rank() == last_rank()) alter(engine, norm.read());
+      if (is_whole && world().rank() == last_rank()) alter(training.engine, norm.read());
       const bool is_found = is_whole && (shape.data > 1 || shape.tensor > 1);
       const std::string name = world().broadcast_text(norm.name, last_rank());  // stages have others
-      CHECK(has(message(), is_found ? fmt::format("after step 2: '{}' of rank {} is not", name, last_rank()) : "no error"));
+      CHECK(has(training.message(),
+                is_found ? fmt::format("after step 2: '{}' of rank {} is not", name, last_rank()) : "no error"));
     }
   }
 }
 
 // Each stage moves its own copy of a table that the first and the last have.
 TEST_CASE("a trainer finds a tied parameter that differs between stages", "[replicas]") {
-  models::GptConfig config = test::small_gpt();
-  config.heads = 4;
   for (const mpi::GridShape& shape : mpi::shapes_of(world().size())) {
     if (shape.tensor == 3 || shape.pipeline == 1) continue;
     for (const ShardLevel shard : {ShardLevel::none, ShardLevel::parameters}) {
       if (shard != ShardLevel::none && shape.data == 1) continue;
       CAPTURE(mpi::described(shape), static_cast<int>(shard));
-      nn::Engine engine;
-      mpi::Grid grid(world(), shape);
-      TensorGroup group(grid.tensor());
-      models::Gpt net(config, 0, &group);
-      models::LanguageTask task(net, 1, test::chains(config, 1));
-      TrainOptions options;
-      options.micro_batches = static_cast<std::size_t>(shape.data);
-      options.rate.peak = 0.01;
-      Layout layout;
-      layout.grid = &grid;
-      layout.shard = shard;
-      Trainer trainer(engine, task, options, layout);
-      trainer.share();
-      trainer.step();
-      const auto message = [&] { return test::message_of(ErrorKind::data, [&] { test::saved(trainer); }); };
-      CHECK(message() == "no error");
+      Training training(shape, shard);
+      training.trainer.step();
+      CHECK(training.message() == "no error");
       // On all processes of the last stage alike, where others that have copies are asked for them.
-      for (nn::Parameter* parameter : trainer.moved()) {
-        if (parameter->name != "embedding.tokens" || grid.pipeline().rank() + 1 != shape.pipeline) continue;
-        if (parameter->value.size() > 1) alter(engine, parameter->value);  // shards may be empty
+      for (nn::Parameter* parameter : training.trainer.moved()) {
+        if (parameter->name != "embedding.tokens" || training.grid.pipeline().rank() + 1 != shape.pipeline) continue;
+        if (parameter->value.size() > 1) alter(training.engine, parameter->value);  // shards may be empty
       }
-      CHECK(has(message(), "after step 1: 'embedding.tokens' of rank"));
+      CHECK(has(training.message(), "after step 1: 'embedding.tokens' of rank"));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
 #include "data/text/gpt2_files.h"
@@ -161,12 +162,9 @@ HfTokenizer hf_tokenizer(const Tokenizer& tokenizer) {
 
 TokenizerJson hugging_face_json(const Tokenizer& tokenizer) { return hf_tokenizer(tokenizer).file; }
 
-WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
-                                              const std::filesystem::path& folder) {
-  // Those of another tokenizer would be read with this model.
-  for (const char* name : {"vocab.json", "merges.txt", "tokenizer.model", "tokenizer.json", "tokenizer_config.json"}) {
-    std::filesystem::remove(folder / name);
-  }
+namespace {
+
+WrittenTokenizer write_files(const Tokenizer& tokenizer, std::size_t context, const std::filesystem::path& folder) {
   WrittenTokenizer written;
   const auto write = [&](const char* name, const std::string& text) {
     write_atomically(folder / name, text);
@@ -189,6 +187,21 @@ WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::s
   if (!made.unknown.empty()) config["unk_token"] = made.unknown;
   write("tokenizer.json", made.file.text);
   write("tokenizer_config.json", config.dump(2) + "\n");
+  return written;
+}
+
+}  // namespace
+
+WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
+                                              const std::filesystem::path& folder) {
+  WrittenTokenizer written = write_files(tokenizer, context, folder);
+  // Those of another tokenizer would be read with this model.
+  for (const char* name : {"vocab.json", "merges.txt", "tokenizer.model", "tokenizer.json", "tokenizer_config.json"}) {
+    if (std::ranges::count(written.files, name) != 0) continue;
+    std::error_code error;
+    std::filesystem::remove(folder / name, error);
+    if (error) fail(ErrorKind::io, "{}: cannot be removed: {}", (folder / name).string(), error.message());
+  }
   return written;
 }
 
