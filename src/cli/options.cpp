@@ -77,6 +77,7 @@ void require_values(const std::string& ini, const std::string& name) {
 std::string needed_text(const Options::Need& need) {
   const std::string other = fmt::format("--{}", need.other);
   if (need.values.empty()) return other;
+  if (need.values.front().empty()) return fmt::format("no {}", other);
   if (need.values.front().starts_with('!')) return fmt::format("another {} than {}", other, need.values.front().substr(1));
   return fmt::format("{} {}", other, fmt::join(need.values, " or "));
 }
@@ -321,8 +322,7 @@ bool Options::parse(std::span<const std::string> args) {
 }
 
 void Options::read_ini(const std::string& text, const std::string& name, Source source) {
-  constexpr std::string_view mark = "\xef\xbb\xbf";  // of UTF-8, by which some editors begin a file
-  const std::string ini = text.starts_with(mark) ? text.substr(mark.size()) : text;
+  const std::string ini(without_byte_order_mark(text));
   require_values(ini, name);
   const auto file = [&](const po::options_description& all) {
     std::istringstream stream(ini);

@@ -50,6 +50,15 @@ inline int write_all(int descriptor, std::span<const std::byte> bytes) {
   return 0;
 }
 
+// To the device; 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done
+// about it.
+inline int flush(int descriptor) {
+  int result;
+  do result = ::fsync(descriptor);
+  while (result != 0 && errno == EINTR);
+  return result == 0 || errno == EINVAL ? 0 : errno;
+}
+
 // 0, or the errno; EWOULDBLOCK if another open file has the lock.
 inline int try_to_lock(int descriptor) {
   int result;

@@ -1,22 +1,40 @@
 #include <sys/random.h>
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/file_descriptor.h"
 #include "core/file_state.h"
+#include "core/hash.h"
 
 namespace bitloom {
 namespace {
 
+// Whether a path leads to a file that a process has open, as /dev/stdout does.
+bool is_open_file(std::filesystem::path path) {
+  std::error_code error;
+  for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
+    const std::filesystem::path folder = std::filesystem::canonical(path.has_parent_path() ? path.parent_path() : ".", error);
+    if (error) return false;
+    const std::string name = folder.string();
+    if (name.starts_with("/proc/") && name.ends_with("/fd")) return true;
+    path = folder / std::filesystem::read_symlink(path, error);
+  }
+  return false;
+}
+
 // A device or pipe is no file to be replaced: /dev/stdout would be gone. Nor has it places.
 void write_in_place(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce) {
-  Descriptor target(open_file(path, O_WRONLY));
+  Descriptor target(open_file(path, O_WRONLY | O_APPEND));
   const auto check = [&](int error) {
     if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
   };
@@ -38,41 +56,49 @@ void write_in_place(const std::filesystem::path& path, const std::function<void(
   });
 }
 
-// 0, or the errno of what failed. Systems that cannot flush this kind of file say EINVAL: nothing to be done about it.
-int flush(int descriptor) {
-  int result;
-  do result = ::fsync(descriptor);
-  while (result != 0 && errno == EINTR);
-  return result == 0 || errno == EINVAL ? 0 : errno;
-}
-
 constexpr std::string_view temporary_suffix = ".tmp";
+
+constexpr std::size_t host_digits = 8, random_digits = 8;  // of a temporary's name, hexadecimal
+
+// The same for all processes of a host that see each other's locks.
+const std::string& host_tag() {
+  static const std::string tag = [] {
+    std::array<char, 256> name{};
+    ::gethostname(name.data(), name.size() - 1);
+    return Hasher().update(std::string_view(name.data())).finish().hex().substr(0, host_digits);
+  }();
+  return tag;
+}
 
 // A name that nobody has had: process ids and counters repeat in containers and on hosts that share a folder, and a name that
 // comes again could be removed as that of a dead writer while it is a living one's.
 std::filesystem::path temporary_of(const std::filesystem::path& target) {
-  static std::atomic<std::uint64_t> serial{0};
-  std::uint64_t random = 0;
-  if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random)) {
-    random = static_cast<std::uint64_t>(::getpid()) << 32 | serial++;
-  }
+  static std::atomic<std::uint32_t> serial{0};
+  std::uint32_t random = 0;
+  if (::getrandom(&random, sizeof random, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof random)) random = serial++;
   std::filesystem::path temporary = target;
-  temporary += fmt::format(".{}-{:016x}{}", ::getpid(), random, temporary_suffix);
+  temporary += fmt::format(".{}-{}{:08x}{}", ::getpid(), host_tag(), random, temporary_suffix);
   return temporary;
 }
 
-// The name of the file that a temporary was to become, "" if `name` is not a temporary's.
-std::string_view target_of(std::string_view name) {
+struct TemporaryName {
+  std::string_view target;  // name of the file that it was to become; "" if this is no temporary's name
+  std::string_view host;    // tag of its writer's
+};
+
+TemporaryName parse_temporary(std::string_view name) {
   if (!name.ends_with(temporary_suffix)) return {};
   name.remove_suffix(temporary_suffix.size());
   const std::size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return {};
   const std::string_view writer = name.substr(dot + 1);
   const std::size_t dash = writer.find('-');
-  if (dash == 0 || dash == std::string_view::npos || dash + 1 == writer.size()) return {};
+  if (dash == 0 || dash == std::string_view::npos) return {};
+  const std::string_view number = writer.substr(dash + 1);
   const bool is_id = writer.substr(0, dash).find_first_not_of("0123456789") == std::string_view::npos;
-  const bool is_number = writer.substr(dash + 1).find_first_not_of("0123456789abcdef") == std::string_view::npos;
-  return is_id && is_number ? name.substr(0, dot) : std::string_view();
+  const bool is_number =
+      number.size() == host_digits + random_digits && number.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return is_id && is_number ? TemporaryName{name.substr(0, dot), number.substr(0, host_digits)} : TemporaryName();
 }
 
 // Opens a temporary for `target` and locks it, which tells others that its writer lives. -1 and errno if that fails; a file
@@ -91,24 +117,29 @@ int open_temporary(const std::filesystem::path& target, std::filesystem::path& t
   }
 }
 
-void remove_if_abandoned(const std::filesystem::path& temporary) {
+// A living writer of another host has its lock there alone, where the file system keeps locks by host (network file systems
+// mounted without them, buckets): what is written to now and then is left alone.
+void remove_if_abandoned(const std::filesystem::path& temporary, bool of_this_host) {
+  constexpr std::int64_t silent_seconds = 3600;
   const Descriptor file(open_file(temporary, O_WRONLY | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  if (!of_this_host && std::time(nullptr) - status.st_mtime < silent_seconds) return;
   if (try_to_lock(file.get()) == 0) ::unlink(temporary.c_str());
 }
 
 // Those of `target` alone, or of any file if that is "".
 void remove_abandoned(const std::filesystem::path& folder, std::string_view target) {
-  std::vector<std::filesystem::path> found;
+  std::vector<std::pair<std::filesystem::path, bool>> found;  // and whether it is of this host
   std::error_code ignored;
   std::filesystem::directory_iterator files(folder, ignored);
   for (; !ignored && files != std::filesystem::directory_iterator(); files.increment(ignored)) {
     const std::string name = files->path().filename().string();
-    const std::string_view wanted = target_of(name);
-    if (!wanted.empty() && (target.empty() || wanted == target)) found.push_back(files->path());
+    const TemporaryName parsed = parse_temporary(name);
+    if (parsed.target.empty() || (!target.empty() && parsed.target != target)) continue;
+    found.emplace_back(files->path(), parsed.host == host_tag());
   }
-  std::for_each(found.begin(), found.end(), remove_if_abandoned);
+  for (const auto& [path, of_this_host] : found) remove_if_abandoned(path, of_this_host);
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -135,7 +166,9 @@ void write_parts_atomically(const std::filesystem::path& path, const std::functi
   std::error_code ignored;
   const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
   using enum std::filesystem::file_type;
-  if (type == character || type == block || type == fifo || type == socket) return write_in_place(path, produce);
+  if (type == character || type == block || type == fifo || type == socket || is_open_file(path)) {
+    return write_in_place(path, produce);
+  }
   const std::filesystem::path folder = folder_of(path);
   remove_abandoned(folder, path.filename().string());  // before, since the room may be needed
   std::filesystem::path temporary;

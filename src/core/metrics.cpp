@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/file_descriptor.h"
 #include "core/file_state.h"
 
 namespace bitloom {
@@ -22,15 +24,18 @@ namespace {
   fail(ErrorKind::io, "cannot write metrics to '{}': {}", path.string(), std::strerror(error));
 }
 
-// The length of the file up to and including its last line end.
-std::uint64_t end_of_last_line(int descriptor, std::uint64_t size) {
+// 0, or the errno of what failed. end: the length of the file, which has `size` bytes, up to and including its last line end.
+int find_last_line_end(int descriptor, std::uint64_t size, std::uint64_t& end) {
   char block[4096];
-  while (size > 0) {
+  for (end = 0; size > 0;) {
     const std::uint64_t begin = size > sizeof block ? size - sizeof block : 0;
-    const ssize_t got = ::pread(descriptor, block, size - begin, static_cast<off_t>(begin));
-    if (got <= 0) break;
-    const std::size_t last = std::string_view(block, static_cast<std::size_t>(got)).rfind('\n');
-    if (last != std::string_view::npos) return begin + last + 1;
+    const std::span<char> part(block, size - begin);
+    if (const int error = read_at(descriptor, begin, std::as_writable_bytes(part)); error != 0) return error;
+    const std::size_t last = std::string_view(part.data(), part.size()).rfind('\n');
+    if (last != std::string_view::npos) {
+      end = begin + last + 1;
+      return 0;
+    }
     size = begin;
   }
   return 0;
@@ -40,7 +45,7 @@ std::uint64_t end_of_last_line(int descriptor, std::uint64_t size) {
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path) : path_(path) {
   // Read access is for finding the last line end.
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0666);
+  descriptor_ = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW, 0666);
   if (descriptor_ < 0 && errno == ELOOP) {
     fail(ErrorKind::io, "cannot write metrics to '{}': it is a symbolic link; expected a file of its own", path_.string());
   }
@@ -50,8 +55,8 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& path) : path_(path) {
   if (error == 0 && !S_ISREG(status.st_mode)) error = EINVAL;
   if (error == 0) {
     const std::uint64_t length = static_cast<std::uint64_t>(status.st_size);
-    size_ = end_of_last_line(descriptor_, length);
-    if (size_ != length && ::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) error = errno;
+    error = find_last_line_end(descriptor_, length, size_);
+    if (error == 0 && size_ != length && ::ftruncate(descriptor_, static_cast<off_t>(size_)) != 0) error = errno;
   }
   if (error != 0) {
     ::close(descriptor_);
@@ -99,7 +104,7 @@ void MetricsWriter::write(const nlohmann::json& object) {
 
 void MetricsWriter::sync() {
   require_in_place();
-  if (::fsync(descriptor_) != 0) fail_writing(path_, errno);
+  if (const int error = flush(descriptor_); error != 0) fail_writing(path_, error);
 }
 
 std::uint64_t MetricsWriter::truncate_to(std::uint64_t size) {

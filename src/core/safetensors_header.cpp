@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/text.h"
+
 namespace bitloom {
 namespace {
 
@@ -33,6 +35,7 @@ constexpr auto dtype_table = std::to_array<DTypeRow>({{"U8", 1, ""},
                                                       {"0-6-10", 2, "U16"}});
 
 std::optional<DType> dtype_named(std::string_view name) {
+  if (name == "BOOL") return DType::u8;  // a byte each; read alone
   const auto row = std::find_if(dtype_table.begin(), dtype_table.end(), [&](const DTypeRow& r) { return r.name == name; });
   if (row == dtype_table.end()) return std::nullopt;
   return static_cast<DType>(row - dtype_table.begin());
@@ -107,7 +110,10 @@ void HeaderParser::parse_metadata(const nlohmann::json& value, std::map<std::str
   if (!value.is_object()) damaged("{} is not a JSON object", metadata_key);
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) damaged("the metadata '{}' is not a string", key);
-    metadata.emplace(key, text.get<std::string>());
+    constexpr std::size_t deepest = 100;
+    const auto& content = text.get_ref<const std::string&>();
+    if (json_depth(content) > deepest) damaged("the metadata '{}' is nested too deeply", key);
+    metadata.emplace(key, content);
   }
 }
 
@@ -136,15 +142,17 @@ void HeaderParser::parse_entry(const std::string& name, const nlohmann::json& va
 
 // Takes what the metadata says about types that the format lacks out of it.
 void HeaderParser::name_types(std::map<std::string, std::string>& metadata) {
+  std::map<std::string_view, Entry*> by_name;
+  for (Entry& entry : entries_) by_name.emplace(entry.name, &entry);
   for (auto next = metadata.lower_bound(std::string(dtype_key));
        next != metadata.end() && next->first.starts_with(dtype_key);) {
     const std::string tensor = next->first.substr(dtype_key.size());
     const std::optional<DType> dtype = dtype_named(next->second);
-    const auto entry = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.name == tensor; });
-    if (entry == entries_.end() || !dtype || stored_as(*dtype) != dtype_name(entry->dtype)) {
+    const auto entry = by_name.find(tensor);
+    if (entry == by_name.end() || !dtype || stored_as(*dtype) != dtype_name(entry->second->dtype)) {
       damaged("the metadata '{}' is '{}', which fits no tensor", next->first, next->second);
     }
-    entry->dtype = *dtype;
+    entry->second->dtype = *dtype;
     next = metadata.erase(next);
   }
 }

@@ -36,6 +36,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string closest(std::string_view word, std::span<const std::string> known) {
+  constexpr std::size_t longest = 200;  // of what somebody may have meant to write
+  if (word.size() > longest) return {};
   const std::size_t limit = std::max<std::size_t>(2, word.size() / 3);
   std::string best;
   std::size_t best_distance = limit + 1;

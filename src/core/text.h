@@ -19,6 +19,13 @@ std::vector<std::string> split(std::string_view text, char separator);
 // With the letters A to Z as a to z, whatever the locale: for endings of file names.
 std::string lower_case(std::string_view text);
 
+// Without the mark of UTF-8 by which some editors begin a file.
+std::string_view without_byte_order_mark(std::string_view text);
+
+// How deep arrays and objects of a JSON text are nested; of any text, what its brackets outside of strings say. Programs that
+// print or copy JSON call themselves that often.
+std::size_t json_depth(std::string_view text);
+
 // Whether the bytes are well-formed UTF-8 (RFC 3629), as JSON has to be.
 bool is_utf8(std::string_view text);
 

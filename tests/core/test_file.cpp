@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +14,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/file_state.h"
 #include "tests/support/catch.h"
 #include "tests/support/environment.h"
 #include "tests/support/file_size_limit.h"
@@ -199,36 +197,6 @@ TEST_CASE("a writer that is killed at any moment leaves the old file or the new 
   CHECK(files_in(folder.path()) == 1);
 }
 
-TEST_CASE("temporary files are removed when their writers are gone, and no others", "[file]") {
-  const test::TempDir folder;
-  // The process id is that of a living process, as happens with containers that share a folder.
-  const std::string mine = std::to_string(::getpid());
-  const fs::path dead = folder / ("model." + mine + "-00112233445566aa.tmp");
-  const fs::path older = folder / "checkpoint-7.safetensors.123-0.tmp";
-  const fs::path alive = folder / "model.1-ffeeddccbbaa9988.tmp";
-  const std::vector<std::string> others = {"model.tmp", "a.1-2.txt", ".1-2.tmp", "a.x1-2.tmp",
-                                           "a.1-.tmp",  "a.12.tmp",  "a.1-g.tmp"};
-  for (const fs::path& file : {dead, older, alive}) test::write_file(file, "part");
-  for (const std::string& name : others) test::write_file(folder / name, "somebody's");
-  test::write_file(folder / "precious", "not to be locked or removed");
-  fs::create_symlink(folder / "precious", folder / "model.5-5.tmp");
-  const int writer = ::open(alive.c_str(), O_WRONLY | O_CLOEXEC);
-  REQUIRE(::flock(writer, LOCK_EX | LOCK_NB) == 0);
-  write_atomically(folder / "model", "whole");
-  CHECK_FALSE(fs::exists(dead));
-  CHECK(fs::exists(older));  // it belongs to another file
-  CHECK(fs::exists(alive));
-  remove_abandoned_temporaries(folder.path());
-  CHECK_FALSE(fs::exists(older));
-  CHECK(fs::exists(alive));
-  ::close(writer);
-  remove_abandoned_temporaries(folder.path());
-  CHECK_FALSE(fs::exists(alive));
-  for (const std::string& name : others) CHECK(fs::exists(folder / name));
-  CHECK(test::read_file(folder / "precious") == "not to be locked or removed");
-  remove_abandoned_temporaries(folder / "missing");
-}
-
 TEST_CASE("writers of one file do not remove each other's temporaries", "[file]") {
   const test::TempDir folder;
   const fs::path path = folder / "model";
@@ -265,6 +233,28 @@ TEST_CASE("devices are written to, not replaced", "[file]") {
   CHECK(has(message, (folder / "full").string()));
   CHECK(fs::is_character_file(folder / "full"));
   CHECK(files_in(folder.path()) == 2);
+}
+
+// Standard output that led into a file: the link was replaced, and the file got nothing.
+TEST_CASE("a file that is open is written to through links to its descriptor, which stay", "[file]") {
+  const test::TempDir folder;
+  test::write_file(folder / "log", "before, ");
+  const int descriptor = ::open((folder / "log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  REQUIRE(descriptor >= 0);
+  fs::create_symlink("/proc/self/fd/" + std::to_string(descriptor), folder / "output");
+  fs::create_symlink("output", folder / "link");
+  write_atomically(folder / "output", "first, ");
+  write_atomically(folder / "link", "second");
+  CHECK(fs::is_symlink(folder / "output"));
+  CHECK(fs::is_symlink(folder / "link"));
+  CHECK(test::read_file(folder / "log") == "before, first, second");
+  CHECK(files_in(folder.path()) == 3);
+  ::close(descriptor);
+  // A link to a file that nobody has open is replaced as ever.
+  fs::create_symlink("log", folder / "other");
+  write_atomically(folder / "other", "whole");
+  CHECK_FALSE(fs::is_symlink(folder / "other"));
+  CHECK(test::read_file(folder / "log") == "before, first, second");
 }
 
 TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {

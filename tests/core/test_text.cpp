@@ -24,6 +24,29 @@ TEST_CASE("lower case is that of ASCII letters", "[text]") {
   CHECK(lower_case("") == "");
 }
 
+TEST_CASE("a byte order mark goes, once and from the start alone", "[text]") {
+  const std::string mark = "\xef\xbb\xbf";
+  CHECK(without_byte_order_mark(mark + "a,b") == "a,b");
+  CHECK(without_byte_order_mark("a,b") == "a,b");
+  CHECK(without_byte_order_mark(mark) == "");
+  CHECK(without_byte_order_mark("") == "");
+  CHECK(without_byte_order_mark("\xef\xbb") == "\xef\xbb");
+  CHECK(without_byte_order_mark(mark + mark) == mark);
+  CHECK(without_byte_order_mark("a" + mark) == "a" + mark);
+}
+
+TEST_CASE("the depth of a JSON text is that of its brackets outside of strings", "[text]") {
+  CHECK(json_depth("") == 0);
+  CHECK(json_depth("7") == 0);
+  CHECK(json_depth("[] {} []") == 1);
+  CHECK(json_depth(R"({"a": [1, {"b": []}], "c": {}})") == 4);
+  CHECK(json_depth(R"(["[[[", "\"[[", "]", "\\", [2]])") == 2);
+  CHECK(json_depth(R"("[[)") == 0);
+  CHECK(json_depth("]]}[") == 1);
+  CHECK(json_depth(std::string(100000, '[')) == 100000);
+  CHECK(json_depth(std::string(100000, '{') + std::string(100000, '}')) == 100000);
+}
+
 TEST_CASE("a list contains a name as a whole", "[text]") {
   const std::vector<std::string> names{"layer1", "layer2"};
   CHECK(contains(names, "layer2"));
@@ -85,6 +108,18 @@ TEST_CASE("misspelt names are recognised", "[suggest]") {
   CHECK(did_you_mean("tinny", known) == "; did you mean 'tiny'?");
   CHECK(did_you_mean("resnet", std::vector<std::string>{"a", "b"}) == "; known: a, b");
   CHECK(did_you_mean("resnet", std::vector<std::string>{}) == "");
+}
+
+// The table of distances took a gigabyte, and many seconds, for a wrong file that was taken for a word.
+TEST_CASE("a word that nobody can have meant is compared with none", "[suggest]") {
+  const std::vector<std::string> names{std::string(300, 'a'), std::string(199, 'b')};
+  CHECK(closest(std::string(200, 'b'), names) == names[1]);
+  CHECK(closest(std::string(201, 'b'), names) == "");
+  CHECK(closest(std::string(299, 'a'), names) == "");
+  const std::string huge(10'000'000, 'a');
+  CHECK(closest(huge, std::vector<std::string>{"tiny", "avx512"}) == "");
+  CHECK(did_you_mean(huge, std::vector<std::string>{"tiny", "avx512"}) == "; known: tiny, avx512");
+  CHECK(did_you_mean(huge, std::vector<std::string>{}) == "");
 }
 
 TEST_CASE("a row of a table is found by its name", "[suggest]") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -221,8 +222,12 @@ TEST_CASE("a run removes what killed ones left in its folder, and takes a whole 
   const fs::path run_folder = folder / "run";
   fs::rename(run_folder / "checkpoint.safetensors", run_folder / "checkpoint.next.safetensors");
   const std::vector<std::string> left = {"checkpoint.next.safetensors.1-00000000000000aa.tmp",
-                                         "model.next.safetensors.12-0.tmp", "model.next.safetensors"};
-  for (const std::string& name : left) write_file(run_folder / name, "part");
+                                         "model.next.safetensors.12-0000000000000000.tmp", "model.next.safetensors"};
+  for (const std::string& name : left) {
+    write_file(run_folder / name, "part");
+    // By their names temporaries are another host's.
+    fs::last_write_time(run_folder / name, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  }
   CHECK(train_net(resumed(options)).steps == 7);
   for (const std::string& name : left) CHECK_FALSE(fs::exists(run_folder / name));
   CHECK_FALSE(fs::exists(run_folder / "checkpoint.next.safetensors"));

@@ -1,6 +1,7 @@
 // Checkpoints: the newest whole one is found, and none is lost to damage, a full disk or a killed process.
 #include "run/checkpoints.h"
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -162,7 +163,9 @@ TEST_CASE("a folder that holds a run is not taken for a new one", "[folder]") {
     CHECK_NOTHROW(claim_folder(out, true));
     fs::remove(out / name);
   }
-  test::write_file(out / "checkpoint.next.safetensors.1-00000000000000aa.tmp", "part of a checkpoint");
+  const fs::path left = out / "checkpoint.next.safetensors.1-00000000000000aa.tmp";
+  test::write_file(left, "part of a checkpoint");
+  fs::last_write_time(left, fs::file_time_type::clock::now() - std::chrono::hours(2));  // by its name it is another host's
   CHECK_NOTHROW(claim_folder(out, true));
   CHECK(fs::exists(out / lock_name));
   for (const auto& entry : fs::directory_iterator(out)) CHECK(entry.path().filename() == lock_name);

@@ -559,6 +559,7 @@ TEST_CASE("a run removes what killed ones left in its folder", "[run]") {
   }
   const fs::path left = out / "checkpoint.next.safetensors.1-00000000000000aa.tmp";
   test::write_file(left, "part of a checkpoint");
+  fs::last_write_time(left, fs::file_time_type::clock::now() - std::chrono::hours(2));  // by its name it is another host's
   Setting setting(out);
   setting.options.resume = true;
   setting.run();
