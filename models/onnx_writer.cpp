@@ -238,6 +238,33 @@ std::string OnnxGraph::file(const std::string& doc, const std::map<std::string, 
   return all.before + all.after;
 }
 
+namespace {
+
+// PATH.data, PATH.1.data, ...: names of the second file that belongs to one of ONNX.
+std::filesystem::path data_name(const std::filesystem::path& path, std::size_t number) {
+  std::filesystem::path name = path;
+  name += number == 0 ? std::string(".data") : fmt::format(".{}.data", number);
+  return name;
+}
+
+// One that nothing has: until the new file is whole, the one before has its own.
+std::filesystem::path free_data_name(const std::filesystem::path& path) {
+  std::size_t number = 0;
+  while (std::filesystem::exists(data_name(path, number))) ++number;
+  return data_name(path, number);
+}
+
+// What earlier exports under this name have left.
+void remove_other_data(const std::filesystem::path& path, const std::filesystem::path& data) {
+  std::error_code ignored;
+  constexpr std::size_t most = 16;  // gaps may be there where exports were killed
+  for (std::size_t number = 0; number < most; ++number) {
+    if (data_name(path, number) != data) std::filesystem::remove(data_name(path, number), ignored);
+  }
+}
+
+}  // namespace
+
 OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::string& doc,
                                  const std::map<std::string, std::string>& metadata, std::uint64_t most) const {
   const auto values_of = [](const Tensor& tensor) {
@@ -250,8 +277,7 @@ OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::s
   Saved saved{all.bytes, {}};
   std::span<const Tensor> inside = tensors_;
   if (all.bytes > most) {
-    saved.data = path;
-    saved.data += ".data";
+    saved.data = free_data_name(path);
     ProtoMessage initializers = initializers_;
     initializers.append(external_tensors(saved.data.filename().string()));
     inside = {};
@@ -282,6 +308,7 @@ OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::s
     if (!saved.data.empty()) std::filesystem::remove(saved.data, ignored);  // gigabytes that nothing reads
     throw;
   }
+  remove_other_data(path, saved.data);
   return saved;
 }
 

@@ -1,5 +1,10 @@
 #include "models/saved_values.h"
 
+#include <algorithm>
+
+#include "models/foreign_tensors.h"
+#include "nn/floats.h"
+
 namespace bitloom::models {
 
 train::Buffers buffers_of(nn::Engine& engine, nn::Layer& net, DType values) {
@@ -19,7 +24,14 @@ void load_saved(nn::Engine& engine, const TensorFile& file, nn::Layer& net, DTyp
   const std::vector<nn::Parameter*> parameters = nn::parameters_of(net);
   for (nn::Parameter* parameter : parameters) {
     nn::Tensor read = parameter->value;
-    train::load_tensor(engine, file, saved_name(file, parameter->name), read);
+    const std::string name = saved_name(file, parameter->name);
+    const bitloom::Tensor& stored = file.get(name);
+    // Without masters checkpoints have parameters in 16 bits alone.
+    if (stored.dtype == DType::bf16 && read.dtype() == DType::f32 && std::ranges::equal(stored.shape, read.shape().lengths())) {
+      nn::write_floats(engine, read, to_floats(stored, name));
+    } else {
+      train::load_tensor(engine, file, name, read);
+    }
   }
   for (const auto& [name, tensor] : buffers_of(engine, net, values)) {
     train::load_tensor(engine, file, saved_name(file, name), *tensor);

@@ -78,7 +78,7 @@ Place place_of(std::size_t i, std::span<const std::size_t> own, std::span<const 
   for (std::size_t j = 0; j < own.size(); ++j) {
     if (own[j] != j || is_right[j]) continue;
     ++place.among;
-    place.rank += nearness(j) >= own_nearness ? 1 : 0;
+    place.rank += nearness(j) < own_nearness ? 0 : 1;  // what is no number is the nearest of all: a broken net finds nothing
   }
   return place;
 }

@@ -24,7 +24,7 @@ class CnnBuilder {
     switch (layer.kind) {
       case Kind::whitening: return whitening(layer, name);
       case Kind::conv: return put(conv(name, shape_[3], layer.channels, layer.kernel, layer.stride));
-      case Kind::norm: return put(norm(name, shape_[3]));
+      case Kind::norm: return put(norm(name, shape_[shape_.axes() - 1]));
       case Kind::activation: return put(activation());
       case Kind::max_pool: return put(std::make_unique<nn::MaxPool>(layer.kernel));
       case Kind::global_max_pool: return global_max_pool(name);
@@ -37,6 +37,7 @@ class CnnBuilder {
 
  private:
   void put(LayerPointer layer) {
+    reads_images_ = false;
     shape_ = layer->output(shape_);
     net_.layers->add(std::move(layer));
   }
@@ -49,7 +50,8 @@ class CnnBuilder {
     options.conv = {stride, kernel / 2};
     options.bias = false;
     options.deviation = deviation(inputs * kernel * kernel);
-    options.reads_images = net_.layers->size() == 0;
+    options.reads_images = reads_images_;
+    reads_images_ = false;
     auto layer = std::make_unique<nn::Convolution>(name, inputs, outputs, kernel, options);
     if (config_.identity_start) net_.identities.push_back(&layer->weight());
     return layer;
@@ -112,6 +114,7 @@ class CnnBuilder {
   // He et al. 2016, figure 2, with a convolution of 1 x 1 beside it where the shape changes (option B of section 3.3).
   void basic_block(const CnnLayer& layer, const std::string& name) {
     const std::size_t inputs = shape_[3];
+    reads_images_ = false;  // branch and skip connection would both have to
     auto branch = std::make_unique<Sequence>();
     branch->add(conv(name + ".conv1", inputs, layer.channels, 3, layer.stride));
     branch->add(norm(name + ".norm1", layer.channels));
@@ -142,6 +145,7 @@ class CnnBuilder {
   Cnn& net_;
   const CnnConfig& config_;
   nn::Shape shape_;
+  bool reads_images_ = true;  // the next layer, whose input needs no gradient
   std::size_t blocks_ = 0;
   std::uint64_t activations_ = std::uint64_t{1} << 33U;  // numbers beyond those of a transformer beside the net (CLIP)
 };

@@ -175,7 +175,7 @@ CnnConfig read_config(const Json& json, const std::string& source, bool is_model
   reader.text("activation", config.activation);
   reader.flag("identity_start", config.identity_start);
   reader.flag("decays_vectors", config.decays_vectors);
-  nn::find_activation(config.activation, source + ": \"activation\"");
+  config.activation = nn::find_activation(config.activation, source + ": \"activation\"").name;
   if (!json.contains("layers") || !json["layers"].is_array() || json["layers"].empty()) {
     reader.refuse("layers", "a list of layers");
   }

@@ -84,7 +84,7 @@ void write_initial_values(nn::Engine& engine, Cnn& net, const data::Dataset& ima
     for (std::size_t o = 0; o < std::min(shape[0], shape[1]); ++o) {
       float* kernel = values.data() + o * shape[1] * pixels;
       std::fill_n(kernel, shape[1] * pixels, 0.0F);
-      kernel[o * pixels + pixels / 2] = 1;
+      kernel[o * pixels + shape[2] / 2 * shape[3] + shape[3] / 2] = 1;
     }
     nn::write_floats(engine, parameter->value, values);
   }

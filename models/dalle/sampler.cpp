@@ -110,6 +110,7 @@ std::vector<std::vector<std::int32_t>> sample_images(nn::Engine& engine, Dalle& 
     steps.begin(count);
     for (std::size_t n = given.size(); n < config.image(); ++n) {
       const std::vector<float> logits = steps.next(sequences, config.text + n);
+      for (std::size_t b = 0; b < count; ++b) check_logits(std::span(logits).subspan(b * config.codes, config.codes));
 #pragma omp parallel for schedule(static)
       for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(count); ++i) {
         const auto b = static_cast<std::size_t>(i);

@@ -153,7 +153,9 @@ std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const st
       Random random(options.seed, Stream::sampling, first + s, n);
       const std::span<const float> row(logits.data() + s * config.padded_vocabulary(), config.vocabulary);
       // A sample that has ended goes along until all have.
-      if (!ended[s]) tokens[s] = draw(row, options, random.uniform());
+      if (ended[s]) continue;
+      check_logits(row);
+      tokens[s] = draw(row, options, random.uniform());
     }
     net.take_from_last(std::span(tokens));
     bool stops = false;

@@ -89,6 +89,13 @@ class Ranking {
 
 }  // namespace
 
+void check_logits(std::span<const float> logits) {
+  const auto bad = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
+  if (bad == logits.end()) return;
+  fail(ErrorKind::data, "the model gives no number for token {}: its parameters are damaged, or it diverged in training",
+       bad - logits.begin());
+}
+
 std::int32_t draw(std::span<const float> logits, const DrawOptions& options, double uniform) {
   const auto likeliest = std::ranges::max_element(logits);
   if (options.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());

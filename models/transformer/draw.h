@@ -16,7 +16,10 @@ struct DrawOptions {
 // Throws Error(usage) that names the field.
 void check(const DrawOptions& options);
 
-// From logits (V). uniform: in [0, 1). Ties of equal logits go to the smaller token.
+// Throws Error(data) if one is no number.
+void check_logits(std::span<const float> logits);
+
+// From logits (V), all of them numbers. uniform: in [0, 1). Ties of equal logits go to the smaller token.
 std::int32_t draw(std::span<const float> logits, const DrawOptions& options, double uniform);
 
 }  // namespace bitloom::models

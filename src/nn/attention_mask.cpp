@@ -92,7 +92,28 @@ AttentionMask AttentionMask::causal(std::size_t queries, std::size_t keys, std::
     fail(ErrorKind::usage, "causal mask: {} keys for {} queries from {} on; expected at least {}", keys, queries, first,
          first + queries);
   }
-  return {queries, keys, [first](std::size_t query, std::size_t key) { return key <= first + query; }};
+  // By blocks: contexts of 100,000 tokens have too many pairs to be asked about one by one.
+  AttentionMask mask;
+  mask.id_ = next_id();
+  mask.queries_ = queries;
+  mask.keys_ = keys;
+  mask.first_entry_.assign(1, 0);
+  for (std::size_t begin = 0; begin < queries; begin += block) {
+    const std::size_t rows = std::min(block, queries - begin);
+    const std::size_t seen = first + begin + rows;  // keys that the last query sees
+    for (std::size_t key = 0; key < seen; key += block) {
+      Words words = {};
+      for (std::size_t row = 0; row < rows; ++row) {
+        const std::size_t last = first + begin + row;
+        if (last < key) continue;
+        const std::size_t count = std::min({block, last - key + 1, keys - key});
+        words[row] = ~std::uint64_t{0} >> (block - count);
+      }
+      mask.add_entry(key / block, rows, words);
+    }
+    mask.first_entry_.push_back(static_cast<std::uint32_t>(mask.entries_.size()));
+  }
+  return mask;
 }
 
 namespace {

@@ -212,7 +212,7 @@ void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x
 // not count. which, u8, of y's shape: its place in the window, counted row by row, the first of equals.
 void max_pool(Engine& engine, std::size_t k, const Tensor& x, Tensor& y, Tensor& which);
 void max_pool_backward(Engine& engine, std::size_t k, const Tensor& dy, const Tensor& which, Tensor& dx);
-// y (N,kY,kX,C): every pixel k x k times, k <= 15; backward: the sum of each window.
+// y (N,kY,kX,C): every pixel k x k times, k <= 4096; backward: the sum of each window.
 void upsample(Engine& engine, std::size_t k, const Tensor& x, Tensor& y);
 void upsample_backward(Engine& engine, std::size_t k, const Tensor& dy, Tensor& dx);
 

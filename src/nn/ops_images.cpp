@@ -71,19 +71,20 @@ void conv2d_backward_weights(Engine& engine, const Conv2d& conv, const Tensor& x
 
 namespace {
 
-// Shape of the pooled (N,Y,X,C), with Y and X k times smaller, rounded down.
-Shape pooled(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
+// Shape of the pooled (N,Y,X,C), with Y and X k times smaller, rounded down. most: windows' largest side.
+Shape pooled(const Check& check, std::size_t k, std::string_view name, const Tensor& large, std::size_t most = 15) {
   check.axes(name, large, 4);
   const Shape& shape = large.shape();
-  if (k == 0 || k > 15 || shape[1] < k || shape[2] < k) {
-    check.refuse("{}: {}: windows of {} x {} do not fit; expected 1 to 15, at most either side", name, to_text(large), k, k);
+  if (k == 0 || k > most || shape[1] < k || shape[2] < k) {
+    check.refuse("{}: {}: windows of {} x {} do not fit; expected 1 to {}, at most either side", name, to_text(large), k, k,
+                 most);
   }
   return shape.with(1, shape[1] / k).with(2, shape[2] / k);
 }
 
-// The same for whole windows alone.
+// The same for whole windows alone, whose places nobody has to note.
 Shape divided(const Check& check, std::size_t k, std::string_view name, const Tensor& large) {
-  const Shape small = pooled(check, k, name, large);
+  const Shape small = pooled(check, k, name, large, 4096);
   if (large.shape()[1] % k != 0 || large.shape()[2] % k != 0) {
     check.refuse("{}: {}: expected sides that are multiples of {}", name, to_text(large), k);
   }

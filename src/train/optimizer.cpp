@@ -68,20 +68,23 @@ Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> paramet
                  options.average > 0 ? options.average : static_cast<double>(options.lookahead), parameter->name,
                  nn::to_text(parameter->value.dtype()));
     }
-    if (options.average > 0) averages_.push_back(engine.empty(parameter->shape, type, nn::Use::optimizer));
+    if (options.average > 0) {
+      averages_.push_back(
+          {parameter->name, &parameter->value, engine.empty(parameter->shape, type, nn::Use::optimizer), parameter});
+    }
     if (options.lookahead == 0) continue;
     slow_.push_back({parameter->name, &parameter->value, engine.empty(parameter->shape, type, nn::Use::optimizer), parameter});
   }
-  if (options.lookahead > 0) {
-    for (const auto& [name, tensor] : buffers) {
-      slow_.push_back({name, tensor, engine.empty(tensor->shape(), tensor->dtype(), nn::Use::optimizer), nullptr});
-    }
+  for (const auto& [name, tensor] : buffers) {
+    const auto empty = [&] { return engine.empty(tensor->shape(), tensor->dtype(), nn::Use::optimizer); };
+    if (options.lookahead > 0) slow_.push_back({name, tensor, empty(), nullptr});
+    if (options.average > 0) averages_.push_back({name, tensor, empty(), nullptr});
   }
   restart_averages();
 }
 
 void Optimizer::restart_averages() {
-  for (std::size_t i = 0; i < averages_.size(); ++i) nn::scale_add(engine_, 1, parameters_[i]->value, 0, averages_[i]);
+  for (Average& each : averages_) nn::scale_add(engine_, 1, *each.fast, 0, each.average);
   for (Slow& each : slow_) nn::scale_add(engine_, 1, *each.fast, 0, each.slow);
 }
 
@@ -122,9 +125,7 @@ void Optimizer::step(double rate, double share, double scale, double norm,
   ++all_steps_;
   if (averages_.empty() || all_steps_ % options_.average_every != 0) return;
   const double decay = average_decay(options_.average, all_steps_ / options_.average_every);
-  for (std::size_t i = 0; i < averages_.size(); ++i) {
-    nn::scale_add(engine_, 1 - decay, parameters_[i]->value, decay, averages_[i]);
-  }
+  for (Average& each : averages_) nn::scale_add(engine_, 1 - decay, *each.fast, decay, each.average);
 }
 
 bool Optimizer::look_ahead(std::uint64_t steps) {
@@ -144,27 +145,25 @@ bool Optimizer::look_ahead(std::uint64_t steps) {
 
 bool Optimizer::swap_averages() {
   // Swaps what is in their memory: values may be parts of whole parameters, which others have handles of.
-  for (std::size_t i = 0; i < averages_.size(); ++i) {
-    nn::Tensor& value = parameters_[i]->value;
+  for (Average& each : averages_) {
+    nn::Tensor& value = *each.fast;
     nn::Tensor kept = engine_.empty(value.shape(), value.dtype(), nn::Use::workspace);
     nn::scale_add(engine_, 1, value, 0, kept);
-    nn::scale_add(engine_, 1, averages_[i], 0, value);
-    nn::scale_add(engine_, 1, kept, 0, averages_[i]);
+    nn::scale_add(engine_, 1, each.average, 0, value);
+    nn::scale_add(engine_, 1, kept, 0, each.average);
   }
   if (averages_.empty()) return false;
   nn::refresh_copies(engine_, parameters_);
   return true;
 }
 
-std::string average_name(const std::string& parameter) { return "optimizer.average." + parameter; }
+std::string average_name(const std::string& tensor) { return "optimizer.average." + tensor; }
 
 std::string slow_name(const std::string& tensor) { return "optimizer.slow." + tensor; }
 
 void Optimizer::add_state(std::vector<StateTensor>& all) {
   rule_->add_state(all);
-  for (std::size_t i = 0; i < averages_.size(); ++i) {
-    all.push_back({average_name(parameters_[i]->name), &averages_[i], parameters_[i]});
-  }
+  for (Average& each : averages_) all.push_back({average_name(each.name), &each.average, each.parameter});
   for (Slow& each : slow_) all.push_back({slow_name(each.name), &each.slow, each.parameter});
 }
 

@@ -19,7 +19,7 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // of AdamW, the last two of RMSProp
   double decay = 0.01;              // weight decay: AdamW's and RMSProp's per learning rate, SGD's per step at the peak
   double clip = 0;                  // largest norm of all gradients together; 0: any
-  double average = 0;               // largest average_decay() of an exponential moving average of the parameters; 0: none
+  double average = 0;               // largest average_decay() of an exponential moving average of all values; 0: none
   std::uint64_t average_every = 1;  // steps between updates of it
   std::string rule = "adamw";       // one of update_rule_names()
   double momentum = 0.9;            // of SGD
@@ -50,8 +50,9 @@ using Buffers = std::vector<std::pair<std::string, nn::Tensor*>>;
 
 class Optimizer {
  public:
-  // The parameters outlive this and have their memory. buffers: tensors of the net that slow weights go with. seed: of the
-  // rounding of values that have no f32 masters; a resumed run has to have the same. Averages need masters: Error(usage).
+  // The parameters outlive this and have their memory. buffers: tensors of the net that slow weights and averages go with.
+  // seed: of the rounding of values that have no f32 masters; a resumed run has to have the same. Averages need masters:
+  // Error(usage).
   Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
             std::uint64_t seed = 1, const Buffers& buffers = {});
 
@@ -68,9 +69,10 @@ class Optimizer {
   // Steps that parameter `i` has taken.
   std::uint64_t steps(std::size_t i) const { return steps_[i]; }
 
-  // Averages and slow weights become what the parameters are: before the first step, if somebody has given them other values.
+  // Averages and slow weights become what parameters and buffers are: before the first step, if somebody has given them other
+  // values.
   void restart_averages();
-  // The averages take the places of the parameters, and the other way round. Nothing, and false, without averages.
+  // The averages take the places of parameters and buffers, and the other way round. Nothing, and false, without averages.
   bool swap_averages();
 
   // Moments, averages and slow weights.
@@ -92,14 +94,21 @@ class Optimizer {
   std::vector<nn::Parameter*> parameters_;  // those that are not frozen
   OptimizerOptions options_;
   std::unique_ptr<UpdateRule> rule_;
-  std::vector<nn::Tensor> averages_;
+  // A moving average and the tensor that it follows.
+  struct Average {
+    std::string name;
+    nn::Tensor* fast;
+    nn::Tensor average;
+    const nn::Parameter* parameter;  // that it belongs to; none: a buffer
+  };
+  std::vector<Average> averages_;
   std::vector<Slow> slow_;
   std::vector<std::uint64_t> steps_;  // by parameter
   std::uint64_t all_steps_ = 0;
 };
 
-// How checkpoints call the moving average of a parameter.
-std::string average_name(const std::string& parameter);
+// How checkpoints call the moving average of a parameter or buffer.
+std::string average_name(const std::string& tensor);
 // And the slow weight of a parameter or buffer.
 std::string slow_name(const std::string& tensor);
 

@@ -125,7 +125,7 @@ std::vector<OpCase> pool_cases() {
   cases.push_back(max_pool_case(2, {5, 15, 15, 24}, true, true, {1, 1}));
   cases.push_back(max_pool_case(2, {0, 3, 5, 7}, false));
   cases.push_back(max_pool_case(2, {5, 16, 15, 65}, true, true));
-  cases.push_back(upsample_case(15, {1, 1, 2, 3}));
+  for (const std::size_t k : {15U, 16U, 17U, 31U}) cases.push_back(upsample_case(k, {2, 1, 2, 3}));
   cases.push_back(upsample_case(2, {0, 3, 5, 7}));
   cases.push_back(upsample_case(2, {5, 16, 15, 65}, true));
   return cases;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -177,6 +178,43 @@ TEST_CASE("ranks of own captions and images pass over those that are equal or as
   CHECK(retrieved.images_at_1 == 0.5);
   CHECK(retrieved.images_at_5 == 1);
   CHECK(std::abs(retrieved.texts_by_chance - (0.5 + 0.5 + 1 / 3.0 + 1 / 3.0) / 4) < 1e-12);
+}
+
+// A net whose numbers were NaN was said to find every text and image.
+TEST_CASE("embeddings that are no numbers find nothing", "[clip]") {
+  using Places = std::vector<std::size_t>;
+  constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> images{1, 0, 0, 1, -1, 0};
+  const std::vector<double> texts = images;
+  const EqualParts different{{0, 1, 2}, {0, 1, 2}};
+  const Ranks right = ranks(images, texts, 2, different);
+  CHECK(right.text == Places{1, 1, 1});
+  CHECK(right.image == Places{1, 1, 1});
+  // The second image is near to nothing, and in the way of the others.
+  images[2] = no_number;
+  const Ranks one = ranks(images, texts, 2, different);
+  CHECK(one.text == Places{1, 3, 1});
+  CHECK(one.image == Places{2, 3, 2});
+  const std::vector<double> broken(6, no_number);
+  for (const Ranks& none : {ranks(broken, texts, 2, different), ranks(broken, broken, 2, different)}) {
+    CHECK(none.text == none.texts);
+    CHECK(none.image == none.images);
+    CHECK(none.texts == Places{3, 3, 3});
+    CHECK(none.images == Places{3, 3, 3});
+    CHECK(retrieval(none).texts_at_1 == 0);
+    CHECK(retrieval(none).images_at_1 == 0);
+  }
+}
+
+// Images of 64 x 64 pixels leave maps of 16 x 16, which a mean was not taken of.
+TEST_CASE("the smallest contrastive model takes large images", "[clip]") {
+  for (const std::size_t side : {16U, 32U, 64U, 128U}) {
+    INFO(side);
+    ClipConfig config = find_clip("tiny", side);
+    config.text_vocabulary = 9;
+    const ClipTowers towers(config);
+    CHECK(towers.output({3, side, side, 3}) == nn::Shape{6, config.embedding()});
+  }
 }
 
 TEST_CASE("texts of a contrastive model are cut, padded and checked", "[clip]") {

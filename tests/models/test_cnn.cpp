@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "models/cnn/initial_values.h"
@@ -89,6 +90,43 @@ TEST_CASE("gradients of layers of all kinds of convolutional nets are those of f
   }
 }
 
+// The convolutions of a residual block at the beginning kept the gradient to themselves, and a norm behind a global pool had
+// the channels of no axis.
+TEST_CASE("a convolutional net may begin with a residual block, and have a norm behind a global pool", "[cnn]") {
+  for (const std::string layers : {R"({"kind": "basic_block", "channels": 4}, {"kind": "global_mean_pool"})",
+                                   R"({"kind": "basic_block", "channels": 2}, {"kind": "global_mean_pool"})",
+                                   R"({"kind": "basic_block", "channels": 3, "stride": 2}, {"kind": "max_pool"})",
+                                   R"({"kind": "norm"}, {"kind": "basic_block", "channels": 4})",
+                                   R"({"kind": "conv", "channels": 4}, {"kind": "global_mean_pool"}, {"kind": "norm"})"}) {
+    INFO(layers);
+    CnnConfig config = parse_cnn(R"({"activation": "tanh", "layers": [)" + layers + R"(, {"kind": "linear"}]})", "it");
+    config.image = test::small_image;
+    config.classes = 3;
+    SmallCnn cnn(config, DType::f64, "ref");
+    CHECK(cnn.net.layers->output(cnn.net.input(examples)) == nn::Shape{examples, 3});
+    train::Classification task(cnn.net.layers, cnn.net.input(examples), batch_of<double>(cnn.engine, cnn.net, DType::f64));
+    nn::clear_gradients(cnn.engine, cnn.parameters);
+    loss_of(cnn, task, true);
+    nn::settle_gradients(cnn.engine, cnn.parameters);
+    const auto [found, expected] = test::differences(cnn.engine, cnn.parameters, [&] { return loss_of(cnn, task, false); });
+    CHECK(compare(found, expected, 1e-6) == "");
+    // And a step of training.
+    nn::Engine engine;
+    Cnn net(config);
+    train::Classification floats(net.layers, net.input(examples), batch_of<float>(engine, net, DType::f32));
+    train::TrainOptions options;
+    options.optimizer.rule = "sgd";
+    train::Trainer trainer(engine, floats, options);
+    CHECK(std::isfinite(trainer.step().loss));
+    for (const nn::Parameter* parameter : trainer.parameters()) {
+      INFO(parameter->name);
+      const std::vector<float> gradient = engine.to_host<float>(parameter->gradient);
+      CHECK(std::ranges::all_of(gradient, [](float each) { return std::isfinite(each); }));
+      CHECK(std::ranges::any_of(gradient, [](float each) { return each != 0; }));
+    }
+  }
+}
+
 TEST_CASE("what a convolutional net keeps of a pass was predicted", "[cnn]") {
   for (std::size_t which = 0; which < test::cnn_descriptions().size(); ++which) {
     for (const unsigned bits : {0U, 2U}) {
@@ -115,11 +153,12 @@ TEST_CASE("what a convolutional net keeps of a pass was predicted", "[cnn]") {
         CHECK(needs.stash > 1000);
         CHECK(engine.pool().count(nn::Use::stash).peak <= needs.stash);
         CHECK(engine.pool().count(nn::Use::gradients).peak == needs.gradients);
-        std::uint64_t slow = 0;  // of moving averages
+        std::uint64_t others = 0;  // averages and slow weights of moving statistics
         std::vector<std::pair<std::string, nn::Tensor*>> buffers;
         net.layers->add_buffers(engine, values, buffers);
-        for (const auto& [name, tensor] : buffers) slow += options.optimizer.lookahead > 0 ? tensor->bytes() : 0;
-        CHECK(engine.pool().count(nn::Use::optimizer).peak == needs.optimizer + slow);
+        const bool has_others = options.optimizer.lookahead > 0 || options.optimizer.average > 0;
+        for (const auto& [name, tensor] : buffers) others += has_others ? tensor->bytes() : 0;
+        CHECK(engine.pool().count(nn::Use::optimizer).peak == needs.optimizer + others);
       }
     }
   }
@@ -217,6 +256,39 @@ TEST_CASE("convolutions begin as the identity on their first channels, the white
   SmallCnn other(small_cnn(1));
   CHECK(other.net.identities.empty());
   CHECK(other.net.whitening == nullptr);
+}
+
+// Kernels of 2 x 2 had their 1 a column to the left of the centre.
+TEST_CASE("the identity that a convolution begins with moves no pixel, in kernels of even sides too", "[cnn]") {
+  for (const std::size_t kernel : {1U, 2U, 3U, 4U}) {
+    INFO(kernel);
+    CnnConfig config = parse_cnn(R"({"identity_start": true, "layers": [{"kind": "conv", "channels": 3, "kernel": )" +
+                                     std::to_string(kernel) + R"(}, {"kind": "linear"}]})",
+                                 "it");
+    config.image = test::small_image;
+    config.classes = 3;
+    SmallCnn cnn(config, DType::f32, "ref");
+    const data::Dataset images = test::small_images(examples, config.image);
+    write_initial_values(cnn.engine, cnn.net, images, fit_pixel_scale(images));
+    const nn::Tensor x = batch_of<float>(cnn.engine, cnn.net, DType::f32)(0, 0).x;
+    nn::Pass pass{cnn.engine};
+    pass.training = false;
+    const nn::Tensor y = (*cnn.net.layers)[0].forward(pass, x);
+    const std::vector<float> from = cnn.engine.to_host<float>(x), to = cnn.engine.to_host<float>(y);
+    const std::size_t side = config.image.height, channels = config.image.channels;
+    const std::size_t rows = y.shape()[1], columns = y.shape()[2];
+    REQUIRE(rows >= side);
+    REQUIRE(columns >= side);
+    std::vector<float> moved;
+    for (std::size_t n = 0; n < examples; ++n) {
+      for (std::size_t row = 0; row < side; ++row) {
+        for (std::size_t column = 0; column < side; ++column) {
+          for (std::size_t c = 0; c < channels; ++c) moved.push_back(to[((n * rows + row) * columns + column) * 3 + c]);
+        }
+      }
+    }
+    CHECK(moved == from);
+  }
 }
 
 TEST_CASE("which vectors of a net decay, learn faster or not at all", "[cnn]") {

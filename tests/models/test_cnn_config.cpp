@@ -152,6 +152,18 @@ TEST_CASE("an architecture survives a model file, and damage to it is Error(data
   }
 }
 
+// Exports did not know the other one.
+TEST_CASE("an activation of a convolutional net has the one of its names that models have", "[cnn]") {
+  Json json = Json::parse(small_net);
+  json["activation"] = "swish";
+  const CnnConfig config = parse_cnn(json.dump(), "net.json");
+  CHECK(config.activation == "silu");
+  Json model = architecture_of(with_images(config));
+  CHECK(model["activation"] == "silu");
+  model["activation"] = "swish";  // as earlier versions wrote it
+  CHECK(parse_cnn_model(model.dump(), "file.x").activation == "silu");
+}
+
 TEST_CASE("named convolutional nets are those of their papers", "[cnn]") {
   REQUIRE(cnn_names().size() >= 4);
   for (const std::string& name : cnn_names()) {

@@ -7,6 +7,8 @@
 #include "models/cnn/evaluate.h"
 #include "models/cnn/model_file.h"
 #include "models/gpt/model_file.h"
+#include "models/saved_values.h"
+#include "nn/floats.h"
 #include "tests/models/cnn_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
@@ -97,16 +99,54 @@ TEST_CASE("of a checkpoint a convolutional net takes averages or slow weights", 
   CHECK(loaded(slow) == loaded(twice));
   TensorFile average = file;
   put_twice(average, weight, train::average_name(weight));
-  put_twice(average, buffer, buffer);
+  put_twice(average, buffer, train::average_name(buffer));
   CHECK(loaded(average) == loaded(twice));
+  TensorFile earlier = file;  // averages were those of parameters alone
+  put_twice(earlier, weight, train::average_name(weight));
+  put_twice(earlier, buffer, buffer);
+  CHECK(loaded(earlier) == loaded(twice));
   // Other programs get the same. They were given the parameters themselves.
-  for (const TensorFile& checkpoint : {slow, average}) {
+  for (const TensorFile& checkpoint : {slow, average, earlier}) {
     const TensorFile theirs = to_pytorch_names(checkpoint);
     CHECK(theirs.tensors.size() == file.tensors.size());
     CHECK(std::ranges::equal(theirs.get(weight).as<float>(), twice.get(weight).as<float>()));
     CHECK(std::ranges::equal(theirs.get("layers.1.running_mean").as<float>(), twice.get(buffer).as<float>()));
     CHECK(std::ranges::equal(theirs.get("layers.1.weight").as<float>(), file.get("layers.1.gain").as<float>()));
   }
+}
+
+// They were refused by the type of their matrices.
+TEST_CASE("a checkpoint without masters gives a net in f32 the same numbers", "[cnn]") {
+  nn::Engine engine;
+  Cnn net(small_cnn(1));
+  const std::vector<nn::Parameter*> parameters = nn::parameters_of(*net.layers);
+  nn::initialise(engine, parameters, DType::bf16, 5, nn::MasterWeights::none);
+  TensorFile file;
+  add_values(engine, file, *net.layers, DType::bf16);
+  const std::string matrix = "layers.3.conv1.weight";
+  REQUIRE(file.get(matrix).dtype == DType::bf16);
+  SmallCnn other(small_cnn(1));
+  load_values(other.engine, file, other.net, DType::f32);
+  REQUIRE(other.parameters.size() == parameters.size());
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    INFO(parameters[i]->name);
+    const std::vector<float> expected = nn::to_floats(engine, parameters[i]->value);
+    CHECK(nn::to_floats(other.engine, other.parameters[i]->value) == expected);
+    CHECK(nn::to_floats(other.engine, other.parameters[i]->read()) == expected);
+  }
+  // With masters, from which copies in bf16 are made.
+  nn::Engine half;
+  Cnn rounded(small_cnn(1));
+  const std::vector<nn::Parameter*> copies = nn::parameters_of(*rounded.layers);
+  nn::make_parameters(half, copies, DType::bf16);
+  load_values(half, file, rounded, DType::bf16);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    INFO(parameters[i]->name);
+    CHECK(nn::to_floats(half, copies[i]->value) == nn::to_floats(engine, parameters[i]->value));
+    CHECK(nn::to_floats(half, copies[i]->read()) == nn::to_floats(engine, parameters[i]->read()));
+  }
+  file.put(matrix, {4, 4, 9}, std::vector<bf16>(4 * 4 * 9));
+  CHECK(has(message_of(ErrorKind::data, [&] { load_values(other.engine, file, other.net, DType::f32); }), matrix));
 }
 
 TEST_CASE("files that are no convolutional net are refused by what is wrong", "[cnn]") {

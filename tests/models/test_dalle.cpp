@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -347,6 +348,19 @@ TEST_CASE("images that are drawn do not depend on the batch they are drawn in, n
   CHECK(has(
       message_of(ErrorKind::usage, [&] { sample_images(run.engine, run.net, text, std::vector<std::int32_t>(16), options); }),
       "`rows`: 16 codes are given; expected fewer than an image's 16"));
+}
+
+TEST_CASE("a text-to-image transformer whose parameters are damaged draws nothing", "[dalle]") {
+  DalleRun run(small_dalle(), DType::f32, "ref");
+  const DalleConfig& config = run.net.config();
+  const auto text = std::span<const std::int32_t>(run.batch.text).first(config.text);
+  nn::Parameter& table = run.net.code_head().table();
+  std::vector<float> values = run.engine.to_host<float>(table.value);
+  values[3 * config.width] = std::numeric_limits<float>::quiet_NaN();
+  run.engine.write(table.value, std::as_bytes(std::span(values)));
+  const std::string message =
+      message_of(ErrorKind::data, [&] { sample_images(run.engine, run.net, text, {}, ImageOptions()); });
+  CHECK(has(message, "no number for token 3:"));
 }
 
 TEST_CASE("codes of images that are cut anew in every epoch stand beside their captions", "[dalle]") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -10,10 +11,13 @@
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::models;
 using bitloom::test::compare;
+using bitloom::test::has;
+using bitloom::test::message_of;
 using bitloom::test::SharpGpt;
 using bitloom::test::small_gpt;
 
@@ -129,6 +133,42 @@ TEST_CASE("a token drawn from the likeliest few is the one that sorting all toke
           }
         }
       }
+    }
+  }
+}
+
+TEST_CASE("logits that are no numbers are refused, infinities are not", "[gpt]") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> logits = {0.5F, -infinity, 2.0F, -1.0F};
+  const auto message = [&] { return message_of(ErrorKind::data, [&] { check_logits(logits); }); };
+  CHECK(message() == "no error");
+  CHECK(message_of(ErrorKind::data, [] { check_logits({}); }) == "no error");
+  logits[3] = infinity;
+  CHECK(message() == "no error");
+  logits[3] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(has(message(), "no number for token 3:"));
+  logits[0] = logits[3];
+  CHECK(has(message(), "no number for token 0:"));
+}
+
+// It drew tokens at random, or none but the first.
+TEST_CASE("a GPT whose parameters are damaged draws nothing", "[gpt]") {
+  SharpGpt gpt;
+  SampleOptions options;
+  options.tokens = 3;
+  const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5};
+  const auto message = [&] { return message_of(ErrorKind::data, [&] { sample({gpt.engine, gpt.net}, prompt, options); }); };
+  CHECK(message() == "no error");
+  nn::Parameter& table = gpt.net.table();
+  std::vector<float> values = gpt.engine.to_host<float>(table.value);
+  values[7 * gpt.net.config().width + 2] = std::numeric_limits<float>::quiet_NaN();
+  gpt.set(table.name, values);
+  for (const bool cache : {true, false}) {
+    for (const double temperature : {0.0, 1.0}) {
+      INFO(cache << " " << temperature);
+      options.cache = cache;
+      options.temperature = temperature;
+      CHECK(has(message(), "no number for token 7:"));
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "nn/attention_mask.h"
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 
@@ -49,6 +50,16 @@ void check_blocks(const AttentionMask& mask) {
       CHECK(any);
     }
   }
+}
+
+// Whether kernels find the same in both.
+bool has_same_blocks(const AttentionMask& a, const AttentionMask& b) {
+  const auto is_same = [&](const AttentionMask::Entry& one, const AttentionMask::Entry& other) {
+    if (one.keys != other.keys || one.is_full != other.is_full) return false;
+    return one.is_full || std::equal(a.bits_of(one.rows), a.bits_of(one.rows) + AttentionMask::block, b.bits_of(other.rows));
+  };
+  return a.queries() == b.queries() && a.keys() == b.keys() && a.first_entry() == b.first_entry() &&
+         std::ranges::equal(a.entries(), b.entries(), is_same);
 }
 
 // Pairs of an image query and an image key.
@@ -114,6 +125,26 @@ TEST_CASE("masks see what their definitions say", "[nn][mask]") {
   CHECK(AttentionMask().queries() == 0);
   CHECK(AttentionMask().size() == 0);
   CHECK(AttentionMask::full(0, 5).size() == 0);
+}
+
+// It is made by blocks; of long contexts, every pair was asked about.
+TEST_CASE("a causal mask has the blocks that its definition gives pair by pair", "[nn][mask]") {
+  for (const std::size_t queries : {1U, 63U, 64U, 65U, 200U}) {
+    for (const std::size_t first : {0U, 1U, 63U, 64U, 65U, 130U}) {
+      for (const std::size_t more : {0U, 1U, 63U, 64U, 100U}) {
+        const std::size_t keys = first + queries + more;
+        INFO(queries << " queries from " << first << " on, " << keys << " keys");
+        const Sees sees = [&](std::size_t q, std::size_t k) { return k <= first + q; };
+        const AttentionMask mask = AttentionMask::causal(queries, keys, first);
+        CHECK(has_same_blocks(mask, AttentionMask(queries, keys, sees)));
+        CHECK(differences(mask, sees) == 0);
+        check_blocks(mask);
+      }
+    }
+  }
+  CHECK(has_same_blocks(AttentionMask::causal(0, 65), AttentionMask(0, 65, [](std::size_t, std::size_t) { return true; })));
+  constexpr std::size_t many = std::size_t{1} << 16U;
+  CHECK(AttentionMask::causal(many, many).size() == many * (many + 1) / 2);
 }
 
 TEST_CASE("DALL-E's masks have as many image pairs as the paper's definitions", "[nn][mask]") {

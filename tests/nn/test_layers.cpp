@@ -175,7 +175,7 @@ TEST_CASE("gradients of layers of images", "[layers]") {
   bare.bias = false;
   check_layer(std::make_unique<MaxPool>(2), {2, 4, 6, 3});
   check_layer(std::make_unique<MaxPool>(3), {2, 4, 8, 3});  // a row and two columns are left over
-  check_layer(std::make_unique<MeanPool>(), {2, 3, 3, 5});
+  for (const std::size_t side : {3U, 16U, 17U, 31U}) check_layer(std::make_unique<MeanPool>(), {2, side, side, 5});
   check_layer(std::make_unique<Scale>(-0.75), {2, 3, 5});
   auto branch = std::make_unique<Sequence>();
   branch->emplace<Convolution>("b1", 3, 5, 3, options);

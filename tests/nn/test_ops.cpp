@@ -1,8 +1,12 @@
 // Every op of nn/ops.h, from the descriptions in tests/cases: its gradients are derivatives, and all backends agree.
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <regex>
 #include <set>
+#include <vector>
 
 #include "nn/backend.h"
 #include "tests/cases/gradient.h"
@@ -82,6 +86,30 @@ TEST_CASE("backends agree on pooling", "[nn][backends]") { check_backends(pool_c
 TEST_CASE("backends agree on losses", "[nn][backends]") { check_backends(loss_cases()); }
 TEST_CASE("backends agree on categorical variables and pixels", "[nn][backends]") { check_backends(categorical_cases()); }
 TEST_CASE("backends agree on optimisers", "[nn][backends]") { check_backends(optimizer_cases()); }
+
+// Cases have no NaN. One that was not the first of its window was passed over: the net went on as if nothing had happened.
+TEST_CASE("backends agree that a NaN is the largest of its window, the first of several", "[nn][backends]") {
+  constexpr double no_number = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  // Windows of 2 x 2 in one row; one channel.
+  const std::vector<double> x = {1, 2, no_number, 9, 3, infinity,  no_number, no_number,  //
+                                 0, 5, 4,         7, 8, no_number, 6,         -infinity};
+  const std::vector<std::uint8_t> places = {3, 0, 3, 0};
+  for (const std::string& backend : tested_backends()) {
+    nn::Engine engine(device_of(backend), backend);
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+      if (!engine.backend().supports(dtype)) continue;
+      INFO(backend << ", " << dtype_name(dtype));
+      nn::Tensor y = engine.zeros({1, 1, 4, 1}, dtype, nn::Use::data);
+      nn::Tensor which = engine.zeros({1, 1, 4, 1}, DType::u8, nn::Use::data);
+      nn::max_pool(engine, 2, to_tensor(engine, x, {1, 2, 8, 1}, dtype), y, which);
+      const std::vector<double> found = to_numbers(engine, y);
+      REQUIRE(found.size() == 4);
+      CHECK(found[0] == 5);
+      for (std::size_t i = 1; i < 4; ++i) CHECK(std::isnan(found[i]));
+      CHECK(engine.to_host<std::uint8_t>(which) == places);
+    }
+  }
+}
 
 // BITLOOM_TEST_SEED draws others.
 TEST_CASE("backends agree on random shapes", "[nn][backends][random]") {

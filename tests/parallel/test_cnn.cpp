@@ -1,4 +1,5 @@
 // Several processes that evaluate and train a convolutional net: the numbers of one process.
+#include <string>
 #include <vector>
 
 #include "models/cnn/evaluate.h"
@@ -8,6 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/mpi.h"
 #include "tests/support/parameters.h"
+#include "tests/support/trainer_state.h"
 #include "train/trainer.h"
 
 using namespace bitloom;
@@ -17,9 +19,9 @@ namespace {
 
 constexpr std::size_t examples = 4, micro_batches = 12;  // a multiple of 1, 2, 3 and 4
 
-// SGD with lookahead on a net with batch norm, whose moving averages all processes contribute to.
+// SGD with averages, or lookahead, on a net with batch norm, whose moving averages all processes contribute to.
 struct Run {
-  explicit Run(mpi::Comm* comm)
+  explicit Run(mpi::Comm* comm, double average = 0)
       : grid(test::data_grid(comm)),
         net(test::small_cnn(1)),
         batches(images, scale, options(comm)),
@@ -30,7 +32,7 @@ struct Run {
                    engine.from(std::span<const float>(batch.images), net.input(examples), nn::Use::data),
                    engine.from(std::span<const std::int32_t>(batch.labels), {examples}, nn::Use::data)};
              }),
-        trainer(engine, task, train_options(), {grid.get()}) {}
+        trainer(engine, task, train_options(average), {grid.get()}) {}
 
   static ImageBatches::Options options(const mpi::Comm* comm) {
     ImageBatches::Options options;
@@ -41,11 +43,12 @@ struct Run {
     options.ranks = comm == nullptr ? 1 : comm->size();
     return options;
   }
-  static train::TrainOptions train_options() {
+  static train::TrainOptions train_options(double average) {
     train::TrainOptions options;
     options.micro_batches = micro_batches;
     options.optimizer.rule = "sgd";
-    options.optimizer.lookahead = 2;
+    options.optimizer.average = average;
+    options.optimizer.lookahead = average > 0 ? 0 : 2;
     options.optimizer.lookahead_steps = 5;
     options.rate.peak = 0.05;
     return options;
@@ -106,4 +109,27 @@ TEST_CASE("processes that share the steps of a convolutional net train one net",
   std::vector<double> of_root = state;
   test::world().broadcast(std::span(of_root));
   CHECK_FALSE(test::world().flag_any(of_root != state));
+}
+
+TEST_CASE("a checkpoint of processes that share steps has the averages of one, of moving statistics too", "[cnn]") {
+  Run alone(nullptr, 0.9);
+  Run together(&test::world(), 0.9);
+  test::loss_after(alone.trainer, 3);
+  test::loss_after(together.trainer, 3);
+  const auto averages_of = [](const TensorFile& file) {
+    std::vector<double> all;
+    for (const auto& [name, tensor] : file.tensors) {
+      if (!name.starts_with("optimizer.average.")) continue;
+      for (const float x : tensor.as<float>()) all.push_back(static_cast<double>(x));
+    }
+    return all;
+  };
+  const TensorFile expected = test::saved(alone.trainer);
+  const TensorFile found = test::everywhere(test::world(), test::saved(together.trainer));
+  REQUIRE(found.contains("optimizer.average.layers.1.moving_mean"));
+  CHECK(test::compare(averages_of(found), averages_of(expected), 1e-3) == "");
+  // A run goes on from it by itself.
+  Run other(nullptr, 0.9);
+  test::load(other.trainer, found);
+  CHECK(test::saved(other.trainer).serialize() == found.serialize());
 }

@@ -1,5 +1,8 @@
-// Moving averages of the parameters: their decay, which rises, and that they show the net of now early on.
+// Moving averages of parameters and moving statistics: their decay, which rises, and that they show the net of now early on.
 #include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -16,11 +19,16 @@ using bitloom::test::compare;
 namespace {
 
 struct Run {
-  explicit Run(double average, std::uint64_t every = 1)
-      : task(test::spiral_net(spirals()), {spirals().examples, 2}, test::spirals<double>(engine, spirals(), DType::f64)),
+  explicit Run(double average, std::uint64_t every = 1, bool batch_norm = false)
+      : task(test::spiral_net(spirals(batch_norm)), {spirals(batch_norm).examples, 2},
+             test::spirals<double>(engine, spirals(batch_norm), DType::f64)),
         trainer(engine, task, options(average, every)) {}
 
-  static test::SpiralOptions spirals() { return {}; }
+  static test::SpiralOptions spirals(bool batch_norm) {
+    test::SpiralOptions spirals;
+    spirals.batch_norm = batch_norm;
+    return spirals;
+  }
   static TrainOptions options(double average, std::uint64_t every) {
     TrainOptions options;
     options.values = DType::f64;
@@ -29,7 +37,17 @@ struct Run {
     options.optimizer.average_every = every;
     return options;
   }
-  std::vector<double> values() { return test::all_of(engine, trainer.parameters(), &nn::Parameter::value); }
+  // Parameters, then moving statistics.
+  std::vector<double> values() {
+    std::vector<double> all = test::all_of(engine, trainer.parameters(), &nn::Parameter::value);
+    Buffers buffers;
+    task.net().add_buffers(engine, DType::f64, buffers);
+    for (const auto& [name, tensor] : buffers) {
+      const std::vector<double> each = engine.to_host<double>(*tensor);
+      all.insert(all.end(), each.begin(), each.end());
+    }
+    return all;
+  }
   std::vector<double> averages() {
     std::vector<double> found;
     trainer.averaged([&] { found = values(); });
@@ -58,9 +76,9 @@ TEST_CASE("the decay of a moving average rises to its largest with the number of
 
 TEST_CASE("moving averages equal their definition written out, also those that go on from a checkpoint", "[averages]") {
   for (const double largest : {0.4, 0.999}) {
-    for (const std::uint64_t every : {1, 3}) {
-      CAPTURE(largest, every);
-      Run run(largest, every);
+    for (const auto& [every, batch_norm] : std::vector<std::pair<std::uint64_t, bool>>{{1, false}, {3, false}, {2, true}}) {
+      CAPTURE(largest, every, batch_norm);
+      Run run(largest, every, batch_norm);
       std::vector<double> expected = run.values();
       TensorFile checkpoint;
       for (std::uint64_t step = 1; step <= 15; ++step) {
@@ -74,12 +92,36 @@ TEST_CASE("moving averages equal their definition written out, also those that g
         }
         CHECK(compare(run.averages(), expected, 1e-12) == "");
       }
-      Run other(largest, every);
+      Run other(largest, every, batch_norm);
       test::load(other.trainer, checkpoint);
       while (other.trainer.steps() < 15) other.trainer.step();
       CHECK(other.averages() == run.averages());
     }
   }
+}
+
+// They were those of the net beside its averages: averaged weights were evaluated and saved with statistics of others.
+TEST_CASE("averages hold moving statistics, as do the checkpoint and the model", "[averages]") {
+  Run run(0.9, 1, true);
+  for (int i = 0; i < 5; ++i) run.trainer.step();
+  const std::vector<double> before = run.values();
+  const TensorFile checkpoint = test::saved(run.trainer);
+  TensorFile model;
+  run.trainer.averaged([&] {
+    run.trainer.save_model([&](const std::map<std::string, StreamedTensor>& tensors) { model = test::file_of(tensors); });
+  });
+  std::size_t statistics = 0;
+  for (const auto& [name, tensor] : model.tensors) {
+    INFO(name);
+    REQUIRE(checkpoint.contains(average_name(name)));
+    CHECK(std::ranges::equal(tensor.as<double>(), checkpoint.get(average_name(name)).as<double>()));
+    if (!name.starts_with("norm.moving_")) continue;
+    ++statistics;
+    CHECK_FALSE(std::ranges::equal(tensor.as<double>(), checkpoint.get(name).as<double>()));
+  }
+  CHECK(statistics == 2);
+  CHECK(run.values() == before);
+  CHECK(test::saved(run.trainer).serialize() == checkpoint.serialize());
 }
 
 // With a constant decay of 0.999 the net of the start was evaluated for hundreds of steps.

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(pixel_threads)
       const float log_rest = log1pf(-x);
       const float distance = log_x - log_rest - to_float(maps[mu]);
       const float log_b = to_float(maps[b]);
-      const float used = fmaxf(log_b, a.least_log_b);
+      const float used = log_b < a.least_log_b ? a.least_log_b : log_b;  // a NaN stays one
       const float inverse = expf(-used);
       const float ratio = fabsf(distance) * inverse;
       sum += ratio + 0.693147181F + used + (log_x + log_rest);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(pixel_threads)
   }
 }
 
-// A warp per row: of equals it takes the first.
+// A warp per row: of equals it takes the first; what is no number is passed over, and a row without numbers has its first.
 template <typename T>
 __global__ void __launch_bounds__(pixel_threads)
     largest_columns(std::size_t rows, std::size_t columns, const T* x, std::int32_t* ids) {
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(pixel_threads)
   std::size_t column = columns;
   for (std::size_t c = threadIdx.x % warp_size; c < columns; c += warp_size) {
     const float value = to_float(x[row * columns + c]);
-    if (column == columns || value > most) {
+    if (value > most || (column == columns && value == most)) {
       most = value;
       column = c;
     }
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(pixel_threads)
   // The smallest of those that have the largest, as a maximum of negative numbers, which are exact below 2^24.
   const bool has = column < columns && most == largest;
   const float first = -group_max<warp_size>(has ? -static_cast<float>(column) : -infinity);
-  if (threadIdx.x % warp_size == 0) ids[row] = static_cast<std::int32_t>(first);
+  if (threadIdx.x % warp_size == 0) ids[row] = first < infinity ? static_cast<std::int32_t>(first) : 0;
 }
 
 // Rows longer than that are read again by as many threads.

@@ -65,6 +65,9 @@ struct Window {
   }
 };
 
+// A NaN is the largest, so that it is not hidden from those who look for one.
+__device__ bool beats(float value, float best) { return value > best || (value != value && best == best); }
+
 template <typename Index, typename T>
 __global__ void __launch_bounds__(threads) max_of_windows(Index n, Sizes<Index> sizes, const T* x, T* y, std::uint8_t* which) {
   const Index k = sizes.k;
@@ -74,7 +77,7 @@ __global__ void __launch_bounds__(threads) max_of_windows(Index n, Sizes<Index> 
     Index place = 0;
     for (Index i = 1; i < k * k; ++i) {
       const T each = x[window.first + i / k * window.row + i % k * window.column];
-      if (!(to_float(each) > to_float(largest))) continue;
+      if (!beats(to_float(each), to_float(largest))) continue;
       largest = each;
       place = i;
     }

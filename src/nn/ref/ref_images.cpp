@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 
 #include "nn/ref/numbers.h"
@@ -94,7 +95,8 @@ void RefBackend::max_pool(std::size_t k, const Tensor& x, Tensor& y, Tensor& whi
   const std::span<std::uint8_t> which_values = which.as<std::uint8_t>();
   std::vector<double> result(y.size());
   for_each_in_window(k, x.shape(), y.shape(), [&](std::size_t in, std::size_t i, std::size_t out) {
-    if (i != 0 && !(x_values[in] > result[out])) return;
+    const bool beats = x_values[in] > result[out] || (std::isnan(x_values[in]) && !std::isnan(result[out]));
+    if (i != 0 && !beats) return;
     result[out] = x_values[in];
     which_values[out] = static_cast<std::uint8_t>(i);
   });

@@ -2,6 +2,7 @@
 // that gives the same bits every time; f32 is multiplied as f32, never as TF32.
 #include <cudnn.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdint>
@@ -71,17 +72,22 @@ std::span<const cudnnMathType_t> math_of(Number number) {
 }
 
 int to_int(std::size_t length) {
-  if (length > INT_MAX) fail(ErrorKind::usage, "conv2d: a length of {}; cuDNN takes fewer than 2^31", length);
+  if (length > INT_MAX) fail(ErrorKind::internal, "conv2d: a length of {}; cuDNN takes fewer than 2^31", length);
   return static_cast<int>(length);
 }
 
 // (N,Y,X,C).
 void describe(const TensorDescriptor& tensor, Number number, std::size_t n, std::size_t rows, std::size_t columns,
               std::size_t channels) {
-  (void)to_int(n * rows * columns * channels);  // it counts elements with an int too
   check_dnn(cudnnSetTensor4dDescriptor(tensor.get(), CUDNN_TENSOR_NHWC, type_of(number), to_int(n), to_int(channels),
                                        to_int(rows), to_int(columns)),
             "describing a tensor");
+}
+
+// It counts elements with an int.
+bool is_too_large(const Convolution& c) {
+  const std::size_t x = c.images * c.rows * c.columns * c.inputs, y = c.images * c.out_rows * c.out_columns * c.outputs;
+  return std::max(x, y) > INT_MAX;
 }
 
 enum class Pass { forward, backward_data, backward_weights };
@@ -228,6 +234,7 @@ Dnn::Dnn(Runtime& runtime) : state_(std::make_unique<State>(runtime)) {}
 Dnn::~Dnn() = default;
 
 bool Dnn::forward(const Convolution& convolution, const void* x, const void* w, void* y) {
+  if (is_too_large(convolution)) return false;
   Plan& plan = state_->plan<Forward>(Pass::forward, convolution);
   if (!plan.is_possible) return false;
   return was_done(
@@ -238,6 +245,7 @@ bool Dnn::forward(const Convolution& convolution, const void* x, const void* w, 
 }
 
 bool Dnn::backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx) {
+  if (is_too_large(convolution)) return false;
   Plan& plan = state_->plan<BackwardData>(Pass::backward_data, convolution);
   if (!plan.is_possible) return false;
   return was_done(
@@ -248,6 +256,7 @@ bool Dnn::backward_data(const Convolution& convolution, const void* dy, const vo
 }
 
 bool Dnn::backward_weights(const Convolution& convolution, const void* x, const void* dy, void* dw) {
+  if (is_too_large(convolution)) return false;
   Plan& plan = state_->plan<BackwardWeights>(Pass::backward_weights, convolution);
   if (!plan.is_possible) return false;
   return was_done(cudnnConvolutionBackwardFilter(
