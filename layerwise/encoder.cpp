@@ -85,7 +85,9 @@ Matrix fit_whitened(const Matrix& patches, std::size_t filters, double epsilon, 
   // One by one: Eigen's rsqrt() begins with an instruction of which every maker's processors have another result.
   Eigen::VectorXf gains(solver.eigenvalues().size());
   for (Eigen::Index i = 0; i < gains.size(); ++i) {
-    gains[i] = static_cast<float>(1 / std::sqrt(static_cast<double>(solver.eigenvalues()[i]) + epsilon));
+    // An eigenvalue of 0 may come out a little below.
+    const double variance = std::max(static_cast<double>(solver.eigenvalues()[i]) + epsilon, 0.5 * epsilon);
+    gains[i] = static_cast<float>(1 / std::sqrt(variance));
   }
   const Eigen::MatrixXf whitening = solver.eigenvectors() * gains.asDiagonal() * solver.eigenvectors().transpose();
   Matrix points = centred * whitening;
@@ -291,6 +293,7 @@ Encoder Encoder::load(const TensorFile& file) {
   Encoder encoder;
   const auto shape = file.get("encoder.image_shape", DType::u32, {3}).as<std::uint32_t>();
   encoder.shape_ = {shape[0], shape[1], shape[2]};
+  if (encoder.shape_.size() == 0) fail(ErrorKind::data, "encoder.image_shape: {} x {} x {}", shape[0], shape[1], shape[2]);
   const Tensor& filters = file.get("encoder.filters");
   if (filters.shape.size() != 4 || filters.shape[0] % feature_multiple != 0 || filters.shape[1] != filters.shape[2] ||
       filters.shape[1] % 2 == 0 || filters.shape[3] != encoder.shape_.channels || filters.shape[0] == 0) {
@@ -304,7 +307,9 @@ Encoder Encoder::load(const TensorFile& file) {
   encoder.thresholds_.assign(thresholds.begin(), thresholds.end());
   if (file.tensors.contains("encoder.contrast")) {
     encoder.contrast_ = file.get("encoder.contrast", DType::f32, {1}).as<float>()[0];
-    if (!(encoder.contrast_ > 0)) fail(ErrorKind::data, "encoder.contrast: {} is not above 0", encoder.contrast_);
+    if (!(encoder.contrast_ > 0 && std::isfinite(encoder.contrast_))) {
+      fail(ErrorKind::data, "encoder.contrast: {}; expected a finite number above 0", encoder.contrast_);
+    }
   }
   encoder.pack();
   return encoder;

@@ -51,7 +51,8 @@ void ExactSignal::Channel::start(const BinaryLayer& layer, std::span<const std::
   }
   change_of_.resize(codes_.size());
   keys_.resize(codes_.size());
-  slots_.resize(std::max(slots_.size(), std::bit_ceil(codes_.size() + codes_.size() / 4)));
+  // Two at least: the hash of a key is shifted down to a place, by less than its 64 bits.
+  slots_.resize(std::max(slots_.size(), std::bit_ceil(std::max<std::size_t>(2, codes_.size() + codes_.size() / 4))));
 }
 
 void ExactSignal::Channel::plan(const ExactHead& head, std::span<const std::uint32_t> edges) {

@@ -99,9 +99,9 @@ class Head {
   Loss backward(const simd::Kernels& kernels, const std::int16_t* counts, const std::uint16_t* labels, std::size_t n,
                 const Objective& objective, Sums& sums, float* gradient) const;
 
-  // One Adam step with sums over `examples` images. The first call only sets the centre and scale of the features. Hidden
-  // units take half the rate. Features are correlated, so a step moves the logits by the rate times the number of weights that
-  // feed them: the linear weights of more than 2,048 features take the rate by 2048 / features.
+  // One Adam step with sums over `examples` images; the first `unsettled_observations` only set centre and scale of features.
+  // Hidden units take half the rate. Features are correlated, so a step moves the logits by the rate times the number of
+  // weights that feed them: the linear weights of more than 2,048 features take the rate by 2048 / features.
   void update(const Sums& sums, std::size_t examples, double learning_rate, double weight_decay);
 
   // The two halves of update(), for those who sum statistics less often than gradients.

@@ -89,6 +89,14 @@ void BinaryLayer::save(TensorFile& file) const {
   file.put(spec_.name + ".threshold", {channels()}, std::span<const std::int32_t>(threshold_.data(), channels()));
 }
 
+BinaryLayer BinaryLayer::read(const LayerSpec& spec, const LayerGeometry& geometry, const TensorFile& file) {
+  const Ties ties(spec, geometry);
+  file.get(spec.name + ".sign", DType::u64, {ties.rows(), ties.file_words()});
+  BinaryLayer layer(spec, geometry);
+  layer.load(file);
+  return layer;
+}
+
 void BinaryLayer::load(const TensorFile& file) {
   const std::vector<std::size_t> shape = {ties_.rows(), ties_.file_words()};
   const auto sign = file.get(spec_.name + ".sign", DType::u64, shape).as<std::uint64_t>();

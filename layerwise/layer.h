@@ -52,6 +52,8 @@ class BinaryLayer {
   // Under "<name>.sign", ".nonzero", ".threshold"; tied weights stand once. Load throws data errors.
   void save(TensorFile& file) const;
   void load(const TensorFile& file);
+  // The layer in a file, which is compared with what the layer should be before there is room for it.
+  static BinaryLayer read(const LayerSpec& spec, const LayerGeometry& geometry, const TensorFile& file);
 
  private:
   LayerSpec spec_;

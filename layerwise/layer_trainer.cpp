@@ -185,7 +185,7 @@ void LayerTrainer::spread_density() {
 }
 
 std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, double rate, bool learn, std::uint64_t step) {
-  observe(sums, images, 1);
+  observe(sums, images, 1, rate);
   std::size_t flips = 0;
   if (learn) {
     if (options_.learn_weights) {
@@ -199,7 +199,7 @@ std::size_t LayerTrainer::update(const LayerSums& sums, std::size_t images, doub
   return flips;
 }
 
-void LayerTrainer::observe(const LayerSums& sums, std::size_t images, std::size_t steps) {
+void LayerTrainer::observe(const LayerSums& sums, std::size_t images, std::size_t steps, double rate) {
   const MapShape& map = layer_.geometry().output;
   const MapShape& input = layer_.geometry().input;
   const auto n = static_cast<double>(images * map.height * map.width);
@@ -207,6 +207,8 @@ void LayerTrainer::observe(const LayerSums& sums, std::size_t images, std::size_
   const double half = 0.5 * static_cast<double>(layer_.patch_bits());
   const double keep = power(statistics_decay, steps);
   const double speed = window_speed * static_cast<double>(std::min(steps, most_window_steps));
+  const double last = options_.final_active_share == 0 ? options_.active_share : options_.final_active_share;
+  const double wanted = last + (options_.active_share - last) * rate;
   for (std::size_t o = 0; o < layer_.channels(); ++o) {
     const double mean = static_cast<double>(sums.count()[o]) / n;
     const double variance = std::max(static_cast<double>(sums.count_squared()[o]) / n - mean * mean, 0.25);
@@ -216,7 +218,7 @@ void LayerTrainer::observe(const LayerSums& sums, std::size_t images, std::size_
     variance_[o] = keep * variance_[o] + (1 - keep) * variance;
     // Steer the window towards holding the wanted share of pixels.
     const double active = static_cast<double>(sums.active()[o]) / n;
-    const double error = std::clamp((options_.active_share - active) / options_.active_share, -1.0, 1.0);
+    const double error = std::clamp((wanted - active) / wanted, -1.0, 1.0);
     const double factor = static_cast<double>(exp_fixed(static_cast<float>(speed * error)));
     window_[o] = std::clamp(window_[o] * factor, smallest_window, std::max(options_.largest_window, smallest_window));
   }

@@ -29,7 +29,10 @@ struct LayerOptions {
   // leads back: after ten epochs 29% of 1,024 channels had more than nine bits in ten set, and the next layer diverged.
   double smallest_offset = -2.0;
   double largest_offset = 0.0;
-  double active_share = 0.07;    // the share of pixels that the window is steered to hold
+  double active_share = 0.07;  // the share of pixels that the window is steered to hold at the start of a stage
+  // The same at its end, to which it goes as the learning rates fall; 0: active_share. Few pixels near the threshold tell best
+  // what a flip does, and take less time, but wide windows bring a signal to all layers at first.
+  double final_active_share = 0;
   double initial_window = 0.25;  // half width of the surrogate-gradient window at the start, in standard deviations
   double largest_window = 2.0;   // and at most, however few pixels are active
   // Decay of the mean squares of gradients by row and by column, whose roots divide the gradients (factored second moments, the
@@ -94,8 +97,8 @@ class LayerTrainer {
 
   // The parts of update(), in their order, for those who exchange less than all sums in every step. Whoever holds the
   // accumulators chooses; all apply.
-  // Moves statistics and windows by what `steps` steps with such sums would.
-  void observe(const LayerSums& sums, std::size_t images, std::size_t steps);
+  // Moves statistics and windows by what `steps` steps with such sums would. rate: as for update().
+  void observe(const LayerSums& sums, std::size_t images, std::size_t steps, double rate);
   // Moves the accumulators and notes the weights' new values; sums.weight or sums.exact hold the gradient, of which one root
   // mean square (with second moments: of its row and column) counts 1. centred_rms: sums.weight is what centre() makes, and
   // this is that root mean square: where gradients wait until they are large, that of what arrives tells little.

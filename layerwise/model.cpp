@@ -1,5 +1,7 @@
 #include "layerwise/model.h"
 
+#include <fmt/ranges.h>
+
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -22,6 +24,12 @@ void read_heads(const TensorFile& file, Model& model) {
       if (!file.contains(name + ".head.centre")) continue;
       for (const BinaryLayer& layer : model.layers) {
         if (layer.spec().name != name) continue;
+        // Before there is room for them.
+        if (const Tensor& biases = file.get(name + ".head.linear_bias");
+            biases.shape != std::vector{model.class_names.size()}) {
+          fail(ErrorKind::data, "{}.head.linear_bias: shape [{}]; expected one for each of {} classes", name,
+               fmt::join(biases.shape, ", "), model.class_names.size());
+        }
         Head head(stage.head, layer.geometry().output, model.class_names.size(), 0, 0);
         head.load(file, name + ".head", false);
         model.heads.insert_or_assign(name, std::move(head));
@@ -80,8 +88,7 @@ Model Model::load(const std::filesystem::path& path) {
     const MapShape input = model.encoder.output();
     const auto geometry = derive_geometry(model.net, input.height, input.width, input.channels);
     for (std::size_t i = 0; i < geometry.size(); ++i) {
-      model.layers.emplace_back(model.net.layers[i], geometry[i]);
-      model.layers.back().load(file);
+      model.layers.push_back(BinaryLayer::read(model.net.layers[i], geometry[i], file));
     }
     read_heads(file, model);
   } catch (const nlohmann::json::exception& error) {

@@ -106,6 +106,10 @@ std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t heigh
     }
     geometry.patch_words = layer.kernel * layer.kernel * geometry.input.words();
     geometry.valid_bits = layer.kernel * layer.kernel * valid;
+    if (layer.channels() * geometry.patch_words >= most_weight_words) {
+      fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", layer.name,
+           layer.channels() * geometry.patch_words * word_bits);
+    }
     geometries.push_back(std::move(geometry));
   }
   return geometries;

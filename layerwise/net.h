@@ -126,6 +126,8 @@ struct LayerGeometry {
   std::size_t patch_words = 0;
   std::size_t valid_bits = 0;  // bits of a patch that can be set: kernel^2 x channels without tails
 };
+// Words of a layer's weights, of which gradients hold the places in 28 bits (gradient.h).
+inline constexpr std::size_t most_weight_words = std::size_t{1} << 28U;
 std::vector<LayerGeometry> derive_geometry(const NetSpec& net, std::size_t height, std::size_t width,
                                            std::size_t input_channels);
 

@@ -224,6 +224,10 @@ std::vector<std::string> check_stages(const NetSpec& net, const std::string& sou
     }
     for (const std::string& name : stage.train) {
       head_stands[name] = contains(stage.heads, name);
+      if (stage.epochs == 0 && !trained.contains(name)) {
+        fail(ErrorKind::usage, "{}: stage '{}': epochs: 0, but no earlier stage trains '{}'; expected 1 or more", source,
+             stage.name, name);
+      }
       if (std::count(stage.train.begin(), stage.train.end(), name) != 1) {
         fail(ErrorKind::usage, "{}: stage '{}' trains layer '{}' twice", source, stage.name, name);
       }
@@ -232,6 +236,10 @@ std::vector<std::string> check_stages(const NetSpec& net, const std::string& sou
         if (input != "input" && !trained.contains(input)) {
           fail(ErrorKind::usage, "{}: stage '{}' trains '{}', but its input '{}' is trained in no earlier stage", source,
                stage.name, name, input);
+        }
+        if (input != "input" && !standing.contains(input) && !contains(stage.train, input)) {
+          fail(ErrorKind::usage, "{}: stage '{}' trains '{}' on '{}', which an earlier stage discarded", source, stage.name,
+               name, input);
         }
       }
     }

@@ -203,7 +203,8 @@ void Run::keep_trained(std::size_t s) {
 void Run::store_stage() {
   if (cache_ == nullptr || !comm_.is_root() || depends_on_time()) return;
   try {
-    cache_->put(keys_[stage_].hex(), trained_.bytes(stage_, history_text(stage_)));
+    if (cache_->put(keys_[stage_].hex(), trained_.bytes(stage_, history_text(stage_)))) return;
+    progress_.line(fmt::format("cache: stage '{}' is not kept: there is no room for it", options_.net.stages[stage_].name));
   } catch (const std::exception& error) {
     progress_.line(fmt::format("cache: stage '{}' is not kept: {}", options_.net.stages[stage_].name, error.what()));
   }

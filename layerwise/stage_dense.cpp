@@ -47,7 +47,7 @@ void DenseSums::step(StageStep& step) {
   passes_.compute(step, places_, weights, [] {});
   step.keep_pace(start, 1);
   Clock::time_point clock = Clock::now();
-  reduce(weights && !setup_.options.layer.exact);
+  reduce(weights);
   lap(clock, step.result.times.reduce);
   learners_.report(learners_.images(), step.result);
   for (std::size_t t = 0; t < learners_.layers.size(); ++t) {
@@ -64,8 +64,8 @@ void DenseSums::step(StageStep& step) {
 
 void DenseSums::reduce(bool weights) {
   for (LearningLayer& layer : learners_.layers) {
-    if (weights) setup_.comm.sum(std::span(layer.sums.weight));
-    setup_.comm.sum(std::span(layer.sums.exact));
+    if (weights && setup_.options.layer.exact) setup_.comm.sum(std::span(layer.sums.exact));
+    if (weights && !setup_.options.layer.exact) setup_.comm.sum(std::span(layer.sums.weight));
     setup_.comm.sum(std::span(layer.sums.statistics));
   }
   for (LearningHead& head : learners_.heads) {

@@ -39,14 +39,21 @@ std::size_t StageInputs::copy_of(std::size_t image, std::size_t epoch) const {
   return (random.below(static_cast<std::uint32_t>(copies())) + epoch) % copies();
 }
 
+// Random numbers of the augmentation of a copy, or, where every epoch has its own, of that epoch's.
+Random StageInputs::random_of(std::size_t image, std::uint64_t copy) const {
+  constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
+  return {options_.seed, Stream::augment, (copies() == 0 ? id_ << 32U : fixed) | copy, image};
+}
+
+data::Shift StageInputs::shift_of(std::size_t image, std::size_t epoch) const {
+  return data::drawn_shift(options_.augment, random_of(image, copies() == 0 ? epoch : copy_of(image, epoch)));
+}
+
 // Augments, encodes and runs the frozen layers.
 void StageInputs::compute(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const {
   Clock::time_point clock = Clock::now();
-  constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
   const std::uint64_t copy = copies() == 0 ? epoch : copy_of(image, epoch);
-  const std::uint64_t key = (copies() == 0 ? id_ << 32U : fixed) | copy;
-  data::augment(train_.image(image, space.stored), train_.shape, options_.augment,
-                Random(options_.seed, Stream::augment, key, image), space.image.data(),
+  data::augment(train_.image(image, space.stored), train_.shape, options_.augment, random_of(image, copy), space.image.data(),
                 data::is_mirrored(options_.seed, image, copy));
   lap(clock, times.data);
   forward_.encode(space.image.data(), space.work);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/hash.h"
+#include "core/random.h"
 #include "data/augment.h"
 #include "data/dataset.h"
 #include "layerwise/forward.h"
@@ -41,6 +42,8 @@ class StageInputs {
   Workspace make_workspace() const;
   // Prepares the frozen maps of a training image as it is in `epoch`. Adds to data, encode and prefix.
   void load(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const;
+  // By how much the augmentation of that epoch moves it.
+  data::Shift shift_of(std::size_t image, std::size_t epoch) const;
   // Asks for an image that will be loaded soon. Nothing where records have what it gives.
   void prefetch(std::size_t image) const {
     if (file_ == nullptr) train_.prefetch(image);
@@ -71,6 +74,7 @@ class StageInputs {
 
  private:
   std::size_t copy_of(std::size_t image, std::size_t epoch) const;
+  Random random_of(std::size_t image, std::uint64_t copy) const;
   void compute(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const;
 
   const Encoder& encoder_;

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/random.h"
+#include "data/soft_labels.h"
 #include "layerwise/bit_counts.h"
 #include "layerwise/stage_thread.h"
 
@@ -120,7 +121,8 @@ void StagePasses::choose_images(std::size_t step, const Places& places) {
     images_[i] = order_[first + i];
     labels_[i] = setup_.train.labels[images_[i]];
     if (!soft_labels_.empty()) {
-      std::copy_n(setup_.train.soft_labels.data() + images_[i] * classes, classes, soft_labels_.data() + i * classes);
+      const data::Shift shift = inputs_->shift_of(images_[i], epoch);
+      std::ranges::copy(data::soft_label(setup_.train, images_[i], shift), soft_labels_.data() + i * classes);
     }
   }
   // Those of the next minibatch come from the device while this one is computed.

@@ -1,17 +1,38 @@
 #include "layerwise/stage_server.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "core/bits.h"
 #include "layerwise/stage_exchange.h"
 
 namespace bitloom::layerwise {
 namespace {
 
 constexpr const char* server_prefix = "server.";  // of its tensors in checkpoints
+
+// Loss changes of flips (O, B) that were measured at the weights `then`, as those of `now`: where a weight has flipped in
+// between, the flip that was measured is the way it has gone, and the way back changes the loss by as much in the other
+// direction.
+void turn_changes(const BinaryLayer& then, const BinaryLayer& now, std::span<std::int64_t> changes) {
+  const std::size_t bits = now.patch_bits(), words = now.patch_words();
+  const auto channels = static_cast<std::ptrdiff_t>(now.channels());
+#pragma omp parallel for schedule(static)
+  for (std::ptrdiff_t i = 0; i < channels; ++i) {
+    const auto o = static_cast<std::size_t>(i);
+    for (std::size_t w = 0; w < words; ++w) {
+      std::uint64_t differing = then.rows()[o * words + w] ^ now.rows()[o * words + w];
+      for (; differing != 0; differing &= differing - 1) {
+        const std::size_t k = w * word_bits + static_cast<std::size_t>(std::countr_zero(differing));
+        if (k < bits) changes[o * bits + k] = -changes[o * bits + k];
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -71,10 +92,13 @@ void StageServer::choose(std::size_t t, mpi::Bundle& merged, mpi::SparseExchange
   const std::size_t weights = layout_.weights(t), values = layout_.values(t), place = layout_.place(layout_.of_layer(t));
   mpi::SparseVector& statistics = merged.vectors[place];
   fill_from(std::span(sums.statistics), statistics);
-  if (schedule_.statistics_due(step) && images > 0) trainer.observe(sums, images, schedule_.steps_observed(step));
+  if (schedule_.statistics_due(step) && images > 0) {
+    trainer.observe(sums, images, schedule_.steps_observed(step), setup_.rate(step));
+  }
   if (const mpi::SparseVector& gradient = merged.vectors[weights]; gradient.size != 0) {
     if (sends_all_exact(setup_.options)) {
       fill_from(std::span(sums.exact), gradient);
+      if (is_ahead()) turn_changes(learners_.trainers[t]->layer(), trainer.layer(), sums.exact);
     } else {
       fill_from(std::span(sums.weight), gradient);
     }
@@ -85,7 +109,7 @@ void StageServer::choose(std::size_t t, mpi::Bundle& merged, mpi::SparseExchange
     reply.vectors[weights] = trainer.changes();
     if (is_ahead()) trainer.apply(schedule_.steps_unseen(step));
   }
-  if (is_ahead()) trainer.place_thresholds();
+  if (is_ahead()) trainer.place_thresholds();  // which checkpoints hold
   reply.vectors[values] = exchange.limit(values, merged.vectors[values]);
   reply.vectors[place] = std::move(statistics);
 }

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/field.h"
+#include "core/text.h"
 #include "layerwise/gradient.h"
 #include "layerwise/head.h"
 #include "layerwise/stage_exchange.h"
@@ -13,6 +14,8 @@
 
 namespace bitloom::layerwise {
 namespace {
+
+static_assert(most_weight_words == std::size_t{1} << component_offset_bits);
 
 constexpr std::size_t largest_sum = 0x7FFFFFFF;  // largest value in LayerSums::weight
 
@@ -36,6 +39,22 @@ void check_ties(const BinaryLayer& layer, const TrainOptions& options) {
   if (options.layer.flip_limit != 0) refuse("flip_limit", options.layer.flip_limit, "0");
 }
 
+// Throws unless the gradient of a head comes to every layer of a stage.
+void check_reach(const StageSpec& spec, const std::vector<BinaryLayer>& layers) {
+  std::vector<std::string> reached;
+  for (auto name = spec.train.rbegin(); name != spec.train.rend(); ++name) {
+    const auto reads = [&](const std::string& above) { return contains(layer_named(layers, above).spec().inputs, *name); };
+    if (contains(spec.heads, *name) || (spec.passes_gradient && std::any_of(reached.begin(), reached.end(), reads))) {
+      reached.push_back(*name);
+      continue;
+    }
+    fail(ErrorKind::usage,
+         "stage '{}': no gradient comes to layer '{}'; expected a head of its own, or a layer of the stage that reads it and "
+         "passes its gradient",
+         spec.name, *name);
+  }
+}
+
 }  // namespace
 
 void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, const data::Dataset& train,
@@ -52,6 +71,7 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
     fail(ErrorKind::usage, "stage '{}': heads: expected at least one of its layers; without a head it learns nothing",
          spec.name);
   }
+  check_reach(spec, layers);
   try {
     data::check_augment(options.augment, train.shape);
   } catch (const Error& error) {
@@ -88,10 +108,6 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
       fail_field(ErrorKind::usage, "batch",
                  "{} images of layer '{}' per rank are more than this build can index; use more ranks", limits.held, name);
     }
-    if (layer.channels() * layer.patch_words() >= (std::size_t{1} << component_offset_bits)) {
-      fail(ErrorKind::usage, "layer '{}': {} weights are more than this build can index", name,
-           layer.channels() * layer.patch_bits());
-    }
     const MapShape& map = layer.geometry().output;
     const std::size_t most = largest_sum / (map.height * map.width * largest_quantised);
     if (limits.summed > most) {
@@ -105,6 +121,13 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
           "0 for the ternary weights of layer '{}', whose two loss changes are sent as one with `signal` exact; expected "
           "more than 0",
           name);
+    }
+    if (options.sparse && sends_all_exact(options) && options.exchange.tree.quorum < 1 &&
+        options.exchange.tree.late == mpi::Late::fold) {
+      fail_field(ErrorKind::usage, "threshold",
+                 "0 with `signal` exact and a `quorum` of {:g}: loss changes that arrive late are those of other weights; "
+                 "expected more than 0, by which slopes are sent",
+                 options.exchange.tree.quorum);
     }
     if (options.layer.second_moment_decay != 0 && options.layer.rule.name == "greedy") {
       fail_field(ErrorKind::usage, "second_moment_decay",

@@ -235,7 +235,7 @@ void SparseMessages::update_layer(std::size_t step, std::size_t t, const mpi::Bu
   LayerTrainer& trainer = *learners_.trainers[t];
   LayerSums& sums = learners_.layers[t].sums;
   fill_from(std::span(sums.statistics), reply.vectors[layout_.place(layout_.of_layer(t))]);
-  if (statistics && !chose) trainer.observe(sums, observed, schedule_->steps_observed(step));
+  if (statistics && !chose) trainer.observe(sums, observed, schedule_->steps_observed(step), setup_.rate(step));
   if (const mpi::SparseVector& changes = reply.vectors[layout_.weights(t)]; changes.size != 0) {
     if (!chose) trainer.take_changes(changes);
     result.flips[t] += trainer.apply(schedule_->steps_unseen(step));

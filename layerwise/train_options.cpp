@@ -52,7 +52,9 @@ const auto options_table = std::to_array<RealOption>({
     {thresholds, "largest_offset", [](TrainOptions& o) -> double& { return o.layer.largest_offset; }, -10, 10, false,
      "Largest threshold, in standard deviations"},
     {thresholds, "active_share", [](TrainOptions& o) -> double& { return o.layer.active_share; }, 0, 1, true,
-     "Share of pixels within the surrogate-gradient window, which get gradient"},
+     "Share of pixels within the surrogate-gradient window, which get gradient, at the start of a stage"},
+    {thresholds, "final_active_share", [](TrainOptions& o) -> double& { return o.layer.final_active_share; }, 0, 1, false,
+     "The same at its end, to which it goes along with the learning rates; 0: as at the start"},
     {thresholds, "initial_window", [](TrainOptions& o) -> double& { return o.layer.initial_window; }, 0, 10, true,
      "Half width of the surrogate-gradient window at the start, in standard deviations"},
     {thresholds, "largest_window", [](TrainOptions& o) -> double& { return o.layer.largest_window; }, 0, 10, true,
@@ -157,6 +159,7 @@ std::string describe(const TrainOptions& options) {
   if (options.repeat != 1) json["repeat"] = options.repeat;
   if (options.workers != 1) json["workers"] = options.workers;
   if (layer.second_moment_decay != 0) json["second_moment_decay"] = layer.second_moment_decay;
+  if (layer.final_active_share != 0) json["final_active_share"] = layer.final_active_share;
   if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;
   if (!options.sparse) return json.dump();
   const mpi::ExchangeOptions& exchange = options.exchange;

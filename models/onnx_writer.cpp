@@ -254,7 +254,7 @@ std::filesystem::path free_data_name(const std::filesystem::path& path) {
   return data_name(path, number);
 }
 
-// What earlier exports under this name have left.
+// Removes the data of earlier exports under this name.
 void remove_other_data(const std::filesystem::path& path, const std::filesystem::path& data) {
   std::error_code ignored;
   constexpr std::size_t most = 16;  // gaps may be there where exports were killed

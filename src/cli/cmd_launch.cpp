@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -80,6 +80,25 @@ bool binary_is_done(const fs::path& folder, Arguments /*program*/) { return fs::
 
 bool float_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_file); }
 
+const Kind& kind_of(Arguments program);
+
+// Whether a run that has come to its end is launched for more steps or epochs than it had.
+bool has_more(Arguments program, const fs::path& folder, std::int64_t steps) {
+  if (const auto wanted = parse_int(value_of(program, "--steps")); wanted && *wanted > steps) return true;
+  for (const std::string& line : kind_of(program).asked_otherwise(program, folder)) {
+    const std::size_t equals = std::min(line.find('='), line.size());
+    const std::string name(trim(line.substr(0, equals)));
+    const std::optional<double> asked = parse_double(std::string(trim(line.substr(std::min(equals + 1, line.size())))));
+    if (!asked) continue;
+    if (name == "steps" && *asked > static_cast<double>(steps)) return true;
+    if (name != "epochs") continue;
+    const std::map<std::string, std::string> of_run = options_of_run(folder);
+    const auto before = of_run.find(name);
+    if (before != of_run.end() && *asked > parse_double(before->second).value_or(*asked)) return true;
+  }
+  return false;
+}
+
 // There may be a model before the run is done, that of the best evaluation so far; and a run that is done has steps left when
 // it is launched for more.
 bool float_is_done(const fs::path& folder, Arguments program) {
@@ -94,8 +113,7 @@ bool float_is_done(const fs::path& folder, Arguments program) {
   if (!result.is_object() || is_untested(metrics)) return false;
   const nlohmann::json steps = result.value("steps", nlohmann::json());
   if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
-  const std::optional<std::int64_t> wanted = parse_int(value_of(program, "--steps"));
-  return !wanted || steps.get<std::int64_t>() >= *wanted;
+  return !has_more(program, folder, steps.get<std::int64_t>());
 }
 
 // The options of `train KIND ...`, its --config, and those of the run that it goes on with; false for --help.
@@ -128,6 +146,9 @@ Division division_of(const LayoutSettings& layout, const LocalSettings& local, s
 // The number that --micro-batch gives, if it is not auto.
 std::size_t given_or(const std::string& micro_batch, std::size_t otherwise) {
   const std::optional<std::int64_t> given = parse_int(micro_batch);
+  if (given && *given < 1) {
+    fail(ErrorKind::usage, "--micro-batch: '{}'; expected auto or a divisor of the batch", micro_batch);
+  }
   return given ? static_cast<std::size_t>(*given) : otherwise;
 }
 
@@ -341,7 +362,7 @@ int launch(Session& session, std::span<const std::string> args) {
   supervisor.is_done = [&] { return kind.is_done(supervisor.folder, program); };
   supervisor.stop = [] { return stop_requested(); };
   catch_stop_signals();
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes does not end the run
+  ignore_closed_output();
   supervisor.ending_of = &ending_of;
   std::error_code ignored;
   fs::create_directories(supervisor.folder.parent_path(), ignored);

@@ -219,6 +219,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   if (!read_options(session, args, options, settings)) return exit_done;
   set_watchdog(session.comm, settings.watchdog_seconds);
   catch_stop_signals();
+  ignore_closed_output();
   const NoticeWatch notice(settings.notice_command);
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   settings.run.stop = [] { return stop_requested(); };
@@ -246,7 +247,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   check_images(session, options, settings, data.train);
   if (!settings.teacher.empty()) {
     if (!settings.resume || !restore_soft_labels(session, settings.run.folder, settings.teacher, data.train)) {
-      add_soft_labels(session, settings.teacher, data.train);
+      add_soft_labels(session, settings.teacher, data.train, settings.soft_label_step());
     }
     if (!settings.resume && session.comm.is_root()) {
       const std::vector<std::byte> bytes = data::soft_labels_file(data.train).serialize();

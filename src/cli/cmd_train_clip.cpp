@@ -11,6 +11,7 @@
 #include "cli/float_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "core/error.h"
 #include "data/pairs/pair_batches.h"
 #include "models/clip/clip_task.h"
@@ -94,7 +95,11 @@ class TrainedClip final : public TrainedModel {
   std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedClip other = models::load_clip(engine(), path);
-    if (to_json(other.net->config()) != to_json(config()) ||
+    const auto sizes = [](nlohmann::json json) {
+      json.erase("dropout");
+      return json;
+    };
+    if (sizes(to_json(other.net->config())) != sizes(to_json(config())) ||
         data::tokenizer_hash(*other.tokenizer) != data::tokenizer_hash(*tokenizer_)) {
       fail(ErrorKind::data, "--init: {}: a net of other sizes or with another tokenizer: {}; expected {}", path.string(),
            to_json(other.net->config()).dump(), to_json(config()).dump());
@@ -232,9 +237,10 @@ int train_clip(Session& session, std::span<const std::string> args) {
   const NeededOption needed[] = {{"--data", settings.data.spec, "a folder of images with captions"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
-  settings.data.spec = fs::absolute(settings.data.spec).lexically_normal().string();
+  settings.data.spec = kept_path(settings.data.spec);
+  settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
-  settings.check_keep(options, data.validation.size() != 0);
+  settings.check_evaluation(options, data.validation.size() != 0);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const NoticeWatch notice(settings.notice_command);
   TrainedClip model(session, settings, options, data, *threads);

@@ -400,7 +400,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   settings.data.spec = absolute_spec(settings.data.spec);
   settle_local(session, settings.local, settings.layout, settings.average, settings);
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
-  settings.check_keep(options, data.validation.size() != 0);
+  settings.check_evaluation(options, data.validation.size() != 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(settings, data.train);
   const NoticeWatch notice(settings.notice_command);

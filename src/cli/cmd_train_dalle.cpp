@@ -12,6 +12,7 @@
 #include "cli/float_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "cli/step_samples.h"
 #include "cli/transformer_training.h"
 #include "core/error.h"
@@ -93,7 +94,11 @@ class TrainedDalle final : public TrainedModel {
   std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedDalle other = models::load_dalle(engine(), path);
-    if (to_json(other.net->config()) != to_json(config_)) {
+    const auto sizes = [](nlohmann::json json) {
+      json.erase("dropout");
+      return json;
+    };
+    if (sizes(to_json(other.net->config())) != sizes(to_json(config_))) {
       fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(),
            to_json(other.net->config()).dump(), to_json(config_).dump());
     }
@@ -322,10 +327,11 @@ int train_dalle(Session& session, std::span<const std::string> args) {
                                  {"--dvae", settings.dvae, "a run or model of `bitloom train dvae`"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
-  for (std::string* path : {&settings.data.spec, &settings.dvae}) *path = fs::absolute(*path).lexically_normal().string();
+  for (std::string* path : {&settings.data.spec, &settings.dvae}) *path = kept_path(*path);
+  settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
   settings.layout.refuse_samples(options, settings.samples.every, {"sample-every", "sample-prompt"});
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
-  settings.check_keep(options, data.validation.size() != 0);
+  settings.check_evaluation(options, data.validation.size() != 0);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;
   const NoticeWatch notice(settings.notice_command);
   TrainedDalle model(session, settings, options, data, *threads);

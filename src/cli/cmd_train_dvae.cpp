@@ -12,6 +12,7 @@
 #include "cli/float_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "cli/step_samples.h"
 #include "core/error.h"
 #include "data/pairs/pair_batches.h"
@@ -254,9 +255,9 @@ int train_dvae(Session& session, std::span<const std::string> args) {
   const NeededOption needed[] = {{"--data", settings.data.spec, "a folder of images with captions"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
-  settings.data.spec = fs::absolute(settings.data.spec).lexically_normal().string();
+  settings.data.spec = kept_path(settings.data.spec);
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
-  settings.check_keep(options, data.validation.size() != 0);
+  settings.check_evaluation(options, data.validation.size() != 0);
   const NoticeWatch notice(settings.notice_command);
   TrainedDvae model(session, settings, options, data, *threads);
   FloatTraining training(model);

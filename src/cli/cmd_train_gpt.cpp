@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "cli/command.h"
 #include "cli/field_names.h"
@@ -14,12 +15,14 @@
 #include "cli/local_training.h"
 #include "cli/model_source.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "cli/text_source.h"
 #include "cli/transformer_training.h"
 #include "core/error.h"
 #include "data/text/documents.h"
 #include "models/gpt/language_task.h"
 #include "models/gpt/model_file.h"
+#include "nn/activation.h"
 #include "plan/float_grids.h"
 #include "train/parallel/tensor.h"
 
@@ -86,7 +89,8 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
            option, options.raw(option), settings.data);
     }
   }
-  settings.data = fs::absolute(settings.data).lexically_normal().string();
+  settings.data = kept_path(settings.data);
+  settings.tokenizer = kept_tokenizer(settings.tokenizer);
   const train::TrainOptions training = settings.make_options();
   const bool goes_on = settings.resume;  // with its rate, which is 0, for that of one process, in those of older programs
   settle_local(session, settings.local, settings.layout, training.optimizer.average, settings);
@@ -128,7 +132,7 @@ class TrainedGpt final : public TrainedModel {
         group_(grid_.tensor()),
         net_(config_, 0, &group_),
         sequences_(text_, config_, settings) {
-    settings.check_keep(options, sequences_.validation_count() != 0);
+    settings.check_evaluation(options, sequences_.validation_count() != 0);
     if (settings.local.is_job()) settings.resume = worker_.flag_any(worker_.is_root() && settings.resume);
   }
 
@@ -208,7 +212,11 @@ std::unique_ptr<TensorSource> TrainedGpt::initial_values() {
   const fs::path path = find_model(settings_.init);
   auto values = std::make_unique<InitialValues>(TensorReader::open(path, Checksum::required));
   const models::GptConfig config = models::config_of(values->file().metadata, path.string());
-  if (config.parameters() != config_.parameters() || config.width != config_.width) {
+  const auto sizes = [](const models::GptConfig& c) {
+    return std::tuple(c.layers, c.heads, c.width, c.context, c.padded_vocabulary(), c.parameters());
+  };
+  if (sizes(config) != sizes(config_) ||
+      nn::find_activation(config.activation).name != nn::find_activation(config_.activation).name) {
     fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(), to_json(config).dump(),
          to_json(config_).dump());
   }

@@ -164,6 +164,9 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
       fail(ErrorKind::usage, "--{}: missing; the net's description has one for {} alone", name, recipe.optimizer);
     }
   }
+  if (training.optimizer != "sgd" && options.is_asked_for("momentum")) {
+    fail(ErrorKind::usage, "--momentum: {:g} has no effect; it needs --optimizer sgd", training.momentum);
+  }
   // As many examples move the parameters as far.
   const double ratio = static_cast<double>(training.batch) / static_cast<double>(recipe.batch);
   if (!given("learning-rate")) training.learning_rate = local.choose_rate(recipe.learning_rate * ratio, most_cnn_rate_factor);
@@ -188,8 +191,7 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
 
 void CnnSettings::add_activation(models::CnnConfig& config) const {
   if (!activation.empty()) {
-    nn::find_activation(activation, "--activation");
-    config.activation = activation;
+    config.activation = nn::find_activation(activation, "--activation").name;
   }
   config.activation_bits = static_cast<unsigned>(activation_bits);
   config.activation_quantiser = nn::find_quantiser(activation_quantiser);

@@ -90,9 +90,16 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
   return run;
 }
 
-void FloatSettings::check_keep(const Options& options, bool has_validation) const {
-  if (keep != "best" || has_validation || !options.is_asked_for("keep")) return;
-  fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
+void FloatSettings::check_evaluation(const Options& options, bool has_validation) const {
+  if (has_validation) return;
+  if (keep == "best" && options.is_asked_for("keep")) {
+    fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
+  }
+  for (const char* option : {"evaluate-every", "evaluate-sequences"}) {
+    if (!options.has(option) || !options.is_asked_for(option) || options.raw(option) == "0") continue;
+    fail(ErrorKind::usage, "--{}: {} has no effect without validation data to evaluate on; expected --validation", option,
+         options.raw(option));
+  }
 }
 
 void declare_activation_bits(Options& options, std::size_t& bits, std::string& quantiser) {

@@ -49,8 +49,8 @@ struct FloatSettings {
   std::optional<std::size_t> micro_batch_of(std::size_t share) const;
   // Folder, resumption, and how often what is written.
   train::RunOptions run_options(const Options& options) const;
-  // Throws Error(usage) where the best model is asked for, and there is nothing to evaluate.
-  void check_keep(const Options& options, bool has_validation) const;
+  // Throws Error(usage) where evaluations or their best model are asked for, and there is nothing to evaluate on.
+  void check_evaluation(const Options& options, bool has_validation) const;
 };
 
 // Less memory for the backward pass and for the weights, each into its variable.

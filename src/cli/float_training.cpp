@@ -25,9 +25,11 @@ std::optional<Threads> begin_training(Session& session, std::span<const std::str
   }
   set_watchdog(session.comm, settings.watchdog_seconds);
   if (settings.out.empty()) settings.out = default_folder(net);
+  settings.init = kept_path(settings.init);
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   const Threads threads = choose_threads(session.comm);
   catch_stop_signals();
+  ignore_closed_output();
   return threads;
 }
 

@@ -98,7 +98,7 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   if (vocabulary_multiple != 0) config.vocabulary_multiple = vocabulary_multiple;
   if (dropout >= 0) config.dropout = dropout;
   config.vocabulary = vocabulary;
-  config.activation = activation;
+  config.activation = nn::find_activation(activation, "--activation").name;
   config.activation_bits = static_cast<unsigned>(activation_bits);
   config.activation_quantiser = nn::find_quantiser(activation_quantiser);
   config.recompute = recompute == "block";

@@ -44,8 +44,9 @@ ImageModel open_binary(const std::filesystem::path& file, const ChooseViews& cho
           }};
 }
 
-ImageModel open_cnn(const std::filesystem::path& file, const ChooseViews& choose) {
+ImageModel open_cnn(const std::filesystem::path& file, const ChooseViews& choose, const std::string& values) {
   CnnUse use;
+  use.values = values;
   use.views = choose(use.views);
   const auto held = std::make_shared<OpenCnn>(file, use);
   return {held->description().config.image, held->description().class_names, [held](ImageModel::Images images) {
@@ -61,19 +62,11 @@ ImageModel open_cnn(const std::filesystem::path& file, const ChooseViews& choose
 
 }  // namespace
 
-ImageModel open_image_model(const std::filesystem::path& file, const ChooseViews& choose) {
+ImageModel open_image_model(const std::filesystem::path& file, const ChooseViews& choose, const std::string& values) {
   const std::string kind = kind_of_model(file);
-  if (kind == models::cnn_kind) return open_cnn(file, choose);
+  if (kind == models::cnn_kind) return open_cnn(file, choose, values);
   require_kind(file, {"binary", models::cnn_kind});
   return open_binary(file, choose);
-}
-
-std::vector<float> probabilities_of(const ImageModel& model, const data::Dataset& set, std::size_t begin, std::size_t end) {
-  std::vector<std::vector<std::uint8_t>> rooms(end - begin);
-  std::vector<std::span<const std::uint8_t>> images;
-  for (std::size_t i = begin; i < end; ++i) images.push_back(set.image(i, rooms[i - begin]));
-  set.check_reads();
-  return model.probabilities(images);
 }
 
 }  // namespace bitloom::cli

@@ -22,10 +22,9 @@ struct ImageModel {
 };
 
 // A binary or convolutional net, on all threads of the CPU. `choose` gets the views of an image that it is made for and returns
-// those to average over. Throws Error(data) for models of other kinds.
-ImageModel open_image_model(const std::filesystem::path& file, const std::function<layerwise::Views(layerwise::Views)>& choose);
-
-// (end - begin, classes), of images begin .. end of a set that fits the model. Throws Error(io) if one cannot be read.
-std::vector<float> probabilities_of(const ImageModel& model, const data::Dataset& set, std::size_t begin, std::size_t end);
+// those to average over. values: number format in which a convolutional net computes. Throws Error(data) for models of other
+// kinds.
+ImageModel open_image_model(const std::filesystem::path& file, const std::function<layerwise::Views(layerwise::Views)>& choose,
+                            const std::string& values = "f32");
 
 }  // namespace bitloom::cli

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/run_folder.h"
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/progress.h"
@@ -85,6 +86,7 @@ void LocalSettings::declare(Options& options) {
         "kept-share", "value-bits", "deadline", "quorum", "fan-in", "ranks-per-worker"}) {
     needs.push_back({option, "exchange", {"local"}});
   }
+  needs.push_back({"fan-in", "through", {""}});
   options.needs(needs);
 }
 
@@ -113,7 +115,7 @@ void LocalSettings::settle(mpi::Comm& comm) {
          "--ranks-per-worker: {} with --through, where all processes of a run are one worker; expected it without",
          ranks_per_worker);
   }
-  through = fs::absolute(through).lexically_normal().string();
+  through = kept_path(through);
   if (worker.empty()) worker = new_worker_name();
   worker = comm.broadcast_text(worker);
 }

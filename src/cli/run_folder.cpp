@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <ctime>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -38,6 +39,12 @@ std::string resume_command(const std::string& kind, const std::string& folder) {
   for (const char c : folder) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return fmt::format("bitloom train {} --resume --out '{}'", kind, quoted);
 }
+
+std::string kept_path(const std::string& path) {
+  return path.empty() ? path : std::filesystem::absolute(path).lexically_normal().string();
+}
+
+std::string kept_tokenizer(const std::string& spec) { return spec == "bytes" || spec == "auto" ? spec : kept_path(spec); }
 
 Continuation continuation_of(const std::string& kind, const std::string& folder) {
   return {resume_command(kind, folder), std::filesystem::path(folder) / options_file};
@@ -106,17 +113,33 @@ std::size_t micro_batch_of_run(const std::filesystem::path& folder, std::size_t 
 }
 
 std::vector<std::string> asked_otherwise(const Options& options, const std::string& ini) {
-  const std::set<std::string> of_run = lines_of(ini);
+  // Lines by the option's name, which may be there several times; paths as runs keep them.
+  const auto by_name = [](const std::string& text) {
+    std::map<std::string, std::set<std::string>> values;
+    for (const std::string& line : lines_of(text)) {
+      const std::size_t equals = std::min(line.find('='), line.size());
+      const std::string name(trim(line.substr(0, equals)));
+      if (!name.empty()) values[name].emplace(trim(line.substr(std::min(equals + 1, line.size()))));
+    }
+    return values;
+  };
+  const auto absolute = [](const std::set<std::string>& values) {
+    std::set<std::string> paths;
+    for (const std::string& value : values) paths.insert(std::filesystem::absolute(value).lexically_normal().string());
+    return paths;
+  };
+  const std::map<std::string, std::set<std::string>> of_run = by_name(ini);
+  std::map<std::string, std::set<std::string>> asked = by_name(options.to_ini());
+  for (const auto& [name, values] : of_run) {
+    if (options.has(name) && options.is_asked_for(name)) asked[name];  // an option that is empty has no line
+  }
   std::vector<std::string> others;
-  for (const std::string& line : lines_of(options.to_ini())) {
-    const std::size_t equals = line.find('=');
-    const std::string name(trim(line.substr(0, equals)));
-    if (!options.is_asked_for(name) || of_run.contains(line)) continue;
-    // Runs keep absolute paths.
-    const std::string value(trim(line.substr(std::min(line.size(), equals + 1))));
-    const std::string path = std::filesystem::absolute(value).lexically_normal().string();
-    if (!value.empty() && of_run.contains(fmt::format("{} = {}", name, path))) continue;
-    others.push_back(line);
+  for (const auto& [name, values] : asked) {
+    if (!options.is_asked_for(name)) continue;
+    const auto before = of_run.find(name);
+    if (before != of_run.end() && (before->second == values || before->second == absolute(values))) continue;
+    for (const std::string& value : values) others.push_back(fmt::format("{} = {}", name, value));
+    if (values.empty()) others.push_back(name + " =");
   }
   return others;
 }

@@ -20,6 +20,11 @@ std::string default_folder(const std::string& net);
 std::string resume_command(const std::string& kind, const std::string& folder);
 Continuation continuation_of(const std::string& kind, const std::string& folder);
 
+// A path as runs keep it, so that they go on from any folder: absolute. "" stays.
+std::string kept_path(const std::string& path);
+// The same of what --tokenizer names, which need not be a path.
+std::string kept_tokenizer(const std::string& spec);
+
 // Reads the command line of a command that trains; with --resume the options of the run in --out fill in what was not given.
 // Files that it reads may be missing on one host: all ranks throw then. Returns false if --help was given, which is
 // shown then.

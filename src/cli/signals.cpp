@@ -71,6 +71,8 @@ void catch_stop_signals() {
   }
 }
 
+void ignore_closed_output() { std::signal(SIGPIPE, SIG_IGN); }
+
 void request_stop() noexcept { noticed = true; }
 
 bool stop_requested() noexcept { return noticed || requested_at.load() != 0; }

@@ -8,6 +8,9 @@ namespace bitloom::cli {
 // died, ends it at once. The calling thread and those that it makes later are never interrupted: another one is.
 void catch_stop_signals();
 
+// A reader of the output that goes away (`| head`) does not end a run: what cannot be written is told by the exit code.
+void ignore_closed_output();
+
 // As if one had arrived.
 void request_stop() noexcept;
 

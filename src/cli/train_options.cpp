@@ -9,6 +9,7 @@
 
 #include "cli/field_names.h"
 #include "cli/notice.h"
+#include "cli/run_folder.h"
 #include "cli/start_up.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -29,6 +30,7 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"search-rounds", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
                                                 {"teacher-share", "teacher", {}},
+                                                {"teacher-shift", "teacher", {}},
                                                 {"augment-copies", "augment", {"!none"}},
                                                 {"learning-rate", "rule", {"accumulate"}},
                                                 {"flips-per-update", "rule", {"accumulate"}},
@@ -158,6 +160,10 @@ void declare_training(Options& options, TrainSettings& settings) {
 void declare_teacher(Options& options, TrainSettings& settings) {
   options.text("teacher", settings.teacher, "RUN|FILE",
                "Trained net, a run or a model, whose probabilities are mixed into heads' targets; or a file of them");
+  options.count(
+      "teacher-shift", settings.teacher_shift, 0, 64,
+      "Pixels by which images are moved each way for nine labels of the teacher, of which the nearest one counts for an "
+      "augmented image (at most the crop of --augment); 0: one label for each image");
   declare_reals(options, settings.run.train, "Teacher");
 }
 
@@ -330,6 +336,14 @@ std::size_t TrainSettings::chosen_workers() const {
   return workers != 0 ? workers : std::min(default_workers, run.train.batch);
 }
 
+int TrainSettings::soft_label_step() const {
+  int most = run.train.augment.crop_padding;
+  for (const layerwise::StageSpec& stage : run.net.stages) {
+    if (!stage.augment.empty()) most = std::max(most, data::parse_augment(stage.augment).crop_padding);
+  }
+  return std::min(most, static_cast<int>(teacher_shift));
+}
+
 std::size_t TrainSettings::most_ranks(const Options& options) const {
   const bool has_batch = !counts_per_rank(options);
   if (exchange == "sparse") return has_batch || workers != 0 ? chosen_workers() : default_workers;
@@ -357,7 +371,7 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
   // Another working directory may go on.
-  if (!teacher.empty()) teacher = fs::absolute(teacher).lexically_normal().string();
+  teacher = kept_path(teacher);
   run.resume = resume;
   run.needs_cache = cache != "auto" && cache != "none";
   if (cache == "auto") {
@@ -367,7 +381,7 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
       run.cache.clear();  // a user without a home has no cache
     }
   } else if (run.needs_cache) {
-    cache = fs::absolute(cache).lexically_normal().string();
+    cache = kept_path(cache);
     run.cache = cache;
     data.image_store = (run.cache / "images").string();
   } else {

@@ -38,6 +38,7 @@ struct TrainSettings {
   std::string plan;
   std::string augment = "crop4,flip";
   std::string teacher;
+  std::size_t teacher_shift = 3;
   std::string soft_labels;  // the teacher's, as a file that a new run keeps; at rank 0
   std::string cache = "auto";
   DataOptions data;
@@ -50,6 +51,9 @@ struct TrainSettings {
   void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
   void resolve(const Options& options, std::size_t ranks);
+  // Pixels between the places at which a teacher labels images: --teacher-shift, no more than some stage's augmentation moves
+  // them.
+  int soft_label_step() const;
   // The most processes that a run can be divided among: logical workers, or the images of a minibatch.
   std::size_t most_ranks(const Options& options) const;
   // Reads the text of the file of --plan. Throws usage errors.

@@ -60,6 +60,11 @@ int draw_around_zero(Random& random, int range) {
   return static_cast<int>(random.below(static_cast<std::uint32_t>(2 * range + 1))) - range;
 }
 
+Shift draw_shift(const Augment& options, Random& random) {
+  const int down = draw_around_zero(random, options.crop_padding);
+  return {down, draw_around_zero(random, options.crop_padding)};
+}
+
 // Index i of a row of n, reflected at both ends without repeating them; -n < i < 2n - 1.
 std::ptrdiff_t reflect(std::ptrdiff_t i, std::ptrdiff_t n) {
   if (i < 0) return -i;
@@ -145,14 +150,15 @@ bool is_mirrored(std::uint64_t seed, std::size_t index, std::uint64_t epoch) {
   return (Random(seed, Stream::image_flip, 0, index).below(2) == 1) != (epoch % 2 == 1);
 }
 
+Shift drawn_shift(const Augment& options, Random random) { return draw_shift(options, random); }
+
 void augment(std::span<const std::uint8_t> image, const ImageShape& shape, const Augment& options, Random random,
              std::uint8_t* out, bool mirrored) {
   if (image.size() != shape.size() || image.empty())
     fail(ErrorKind::usage, "augment: an image of {} bytes, expected {} x {} x {}", image.size(), shape.channels, shape.height,
          shape.width);
   check_augment(options, shape);
-  const int down = draw_around_zero(random, options.crop_padding);
-  const int across = draw_around_zero(random, options.crop_padding);
+  const auto [down, across] = draw_shift(options, random);
   const bool drawn = random.below(2) == 1;
   const bool flip = options.alternating ? mirrored : options.flip && drawn;
   const int percent = 100 + draw_around_zero(random, options.contrast);

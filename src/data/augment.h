@@ -40,6 +40,13 @@ void check_augment(const Augment& options, const ImageShape& shape);
 // begins is drawn for each image.
 bool is_mirrored(std::uint64_t seed, std::size_t index, std::uint64_t epoch);
 
+// How far an image is moved, in pixels: out(y, x) = image(y + down, x + across).
+struct Shift {
+  int down = 0, across = 0;
+};
+// By how much augment() moves an image that it gets the same `random` for; before it is mirrored.
+Shift drawn_shift(const Augment& options, Random random);
+
 // Writes one changed copy of `image` (channels x height x width) to `out` (as many bytes, not overlapping). The result is a
 // function of the arguments alone: key `random` by (seed, Stream::augment, epoch, index) for a fresh one per epoch. `mirrored`
 // counts with Augment::alternating. Throws what check_augment() does.

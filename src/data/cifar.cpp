@@ -151,6 +151,12 @@ Dataset read_cifar10(const fs::path& folder, bool train, const std::vector<std::
   return read_files(folder, cifar10, files, class_names);
 }
 
+std::vector<std::string> cifar10_files() {
+  std::vector<std::string> files{"test_batch.bin", cifar10.names_file};
+  for (std::size_t batch = 1; batch <= train_batches; ++batch) files.push_back(batch_name(batch));
+  return files;
+}
+
 Dataset read_cifar100(const fs::path& folder, bool train, const std::vector<std::string>& class_names) {
   return read_files(folder, cifar100, {train ? "train.bin" : "test.bin"}, class_names);
 }

@@ -32,7 +32,8 @@ struct Dataset {
   std::vector<std::uint16_t> labels;          // N entries, each below C
   std::shared_ptr<const PixelStore> store{};  // where the pixels are that are not in memory
   std::vector<std::uint32_t> places{};        // with a store: which of its images each is
-  std::vector<std::uint8_t> soft_labels{};    // of a training set: N x C, or empty (soft_labels.h)
+  std::vector<std::uint8_t> soft_labels{};    // of a training set: N x V x C, or empty (soft_labels.h)
+  int soft_label_step = 0;                    // pixels between the V = 9 places at which an image has soft labels; 0: V = 1
 
   std::size_t size() const noexcept { return labels.size(); }
   std::size_t classes() const noexcept { return class_names.size(); }

@@ -65,8 +65,22 @@ struct PngReader {
   png_image png{};
 };
 
+// Throws for a file that was cut off: its chunks do not come to the last one.
+void check_png_end(Bytes file, const std::string& path) {
+  constexpr std::size_t signature = 8, around = 12;  // bytes; of a chunk without its data
+  for (std::size_t at = signature; at + around <= file.size();) {
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < 4; ++i) length = length << 8U | std::to_integer<std::size_t>(file[at + i]);
+    if (length > file.size() - at - around) break;
+    if (std::memcmp(file.data() + at + 4, "IEND", 4) == 0) return;
+    at += around + length;
+  }
+  fail(ErrorKind::data, "{}: broken PNG: it is cut off", path);
+}
+
 ImageShape png_shape(Bytes file, const std::string& path) {
   const PngReader reader(file, path);
+  check_png_end(file, path);
   check_size(reader.png.height, reader.png.width, path);
   return {reader.png.height, reader.png.width, 3};
 }
@@ -156,9 +170,30 @@ class JpegDecoder {
   bool is_of_print_ = false;
 };
 
+// Throws for a file that was cut off: no end of the image follows its first scan. Pictures of its own that a segment holds, as
+// cameras make them, are stepped over.
+void check_jpeg_end(Bytes file, const std::string& path) {
+  constexpr std::byte marker{0xff}, end_of_image{0xd9}, start_of_scan{0xda};
+  bool in_scan = false;
+  for (std::size_t at = 2; at + 1 < file.size();) {
+    if (file[at] != marker || file[at + 1] == marker) {
+      ++at;
+      continue;
+    }
+    const std::byte kind = file[at + 1];
+    at += 2;
+    if (kind == end_of_image) return;
+    if (in_scan || at + 2 > file.size()) continue;
+    in_scan = kind == start_of_scan;
+    at += std::to_integer<std::size_t>(file[at]) << 8U | std::to_integer<std::size_t>(file[at + 1]);
+  }
+  fail(ErrorKind::data, "{}: broken JPEG: it is cut off", path);
+}
+
 ImageShape jpeg_shape(Bytes file, const std::string& path) {
   JpegDecoder decoder;
   if (!decoder.start(file)) decoder.refuse(path);
+  check_jpeg_end(file, path);
   check_size(decoder.height(), decoder.width(), path);
   if (is_on_its_side(decoder.orientation())) return {decoder.width(), decoder.height(), 3};
   return {decoder.height(), decoder.width(), 3};

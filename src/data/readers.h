@@ -42,6 +42,9 @@ struct FolderMemory {
 Dataset read_image_folder(const std::filesystem::path& folder, const ImageShape& shape, const FolderMemory& memory = {},
                           const std::vector<std::string>& class_names = {});
 
+// Names of the files of CIFAR-10.
+std::vector<std::string> cifar10_files();
+
 // Writes `train` as data_batch_1.bin .. data_batch_5.bin (an even split in order) and batches.meta.txt, `test` (if it has
 // images) as test_batch.bin. The folder is made; files of these names are replaced. Needs 3 x 32 x 32 images and at most
 // 256 classes; throws a usage error otherwise, an io error if the disk refuses.

@@ -237,7 +237,7 @@ TEST_CASE("the completion of bash knows commands, options and their values", "[h
   };
   CHECK(completed("bitloom rep") == "report\n");
   CHECK(completed("bitloom import c") == "clip cnn\n");
-  CHECK(completed("bitloom train binary --teacher-") == "--teacher-share\n");
+  CHECK(completed("bitloom train binary --teacher-sha") == "--teacher-share\n");
   CHECK(completed("bitloom predict runs/x --mirror ''") == "on off model\n");
   CHECK(completed("bitloom plan gpt --ranks-") == "--ranks-per-host\n");
   for (const char* line :

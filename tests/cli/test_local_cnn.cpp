@@ -83,7 +83,8 @@ TEST_CASE("workers train one convolutional net through a folder", "[cnn][local]"
   CHECK(accuracy > 0.3);
   CHECK(has(run_program(folder.path(), {"train", "cnn", "--resume", "--out", "a"}).out, "more of them need a larger --steps"));
   // One that comes when all is done has the same parameters, and takes its statistics from images alone.
-  const Outcome late = run_program(folder.path(), local_cnn("late", {"--through", "shared", "--validation", "0"}));
+  const Outcome late =
+      run_program(folder.path(), local_cnn("late", {"--through", "shared", "--validation", "0", "--evaluate-every", "0"}));
   CHECK(late.code == 2);  // other images
   const Outcome last = run_program(folder.path(), with(worker("last"), {"--evaluate-every", "1000"}));
   REQUIRE(last.code == 0);
@@ -99,14 +100,16 @@ TEST_CASE("moving statistics are of the shared parameters, without validation im
   const TempDir folder;
   // Next to nothing of what the worker learned arrives in the shared parameters: they stay what they were, whose loss is that
   // of chance; under statistics of the worker's own it would be far above.
-  const Outcome outcome = run_program(folder.path(), local_cnn("a", {"--through", "shared", "--inner-steps", "120",
-                                                                     "--sent-share", "0.001", "--validation", "0"}));
+  const auto train = [&](const std::string& name) {
+    return run_program(folder.path(), local_cnn(name, {"--through", "shared", "--inner-steps", "120", "--sent-share", "0.001",
+                                                       "--validation", "0", "--evaluate-every", "0"}));
+  };
+  const Outcome outcome = train("a");
   INFO(outcome.out << outcome.err);
   REQUIRE(outcome.code == 0);
   const double loss = lines_of(folder / "a", "test").at(0)["loss"];
   CHECK(loss < 2.5);
-  const Outcome last = run_program(folder.path(), local_cnn("b", {"--through", "shared", "--inner-steps", "120", "--sent-share",
-                                                                  "0.001", "--validation", "0"}));
+  const Outcome last = train("b");
   REQUIRE(last.code == 0);
   CHECK(same_parameters(folder / "a/model.safetensors", folder / "b/model.safetensors"));
   CHECK(std::abs(lines_of(folder / "b", "test").at(0)["loss"].get<double>() - loss) < 0.1);

@@ -212,7 +212,7 @@ TEST_CASE("images are drawn for the captions that are given, by rank 0 of severa
 
   place.refuses(PagesOfPairs::dalle("a", {"--sample-every", "often"}), 2, "--sample-every: 'often'; expected auto or a");
   place.refuses(PagesOfPairs::dalle("a", with(prompts, {"--sample-every", "0"})), 2, "--sample-prompt");
-  place.refuses(PagesOfPairs::dalle("a", {"--validation", "0"}), 2, "--sample-every: 6 has no effect");
+  place.refuses(PagesOfPairs::dalle("a", {"--validation", "0", "--evaluate-every", "0"}), 2, "--sample-every: 6 has no effect");
   place.refuses(PagesOfPairs::dvae("a", {"--validation", "0"}), 2, "--sample-every: 10 has no effect");
   CHECK_FALSE(fs::exists(place.folder / "a"));
 }

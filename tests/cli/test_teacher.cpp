@@ -54,6 +54,12 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   REQUIRE(resumed.code == 0);
   CHECK(same_tensors(folder / "straight/model.safetensors", folder / "stopped/model.safetensors"));
 
+  // No teacher is another one, also for a run that is finished.
+  const Outcome none = run_program(folder.path(), {"train", "binary", "--resume", "--out", "straight", "--teacher", ""});
+  INFO(none.out << none.err);
+  CHECK(none.code == 2);
+  CHECK(has(none.err, "is finished"));
+
   // Soft labels that a run left are a teacher, too, which any number of ranks reads alike; and so is a binary net.
   const Outcome ranks = run_ranks(
       folder.path(), 2, with(quick_training("ranks"), {"--teacher", "straight/soft-labels.safetensors", "--cache", "none"}));

@@ -265,9 +265,16 @@ TEST_CASE("ways to train a convolutional net", "[cnn]") {
   Args plain_loops = with(quick_cnn("ref", 1), {"--backend", "ref"});
   for (const char* option : {"--batch", "--validation", "--max-test"}) plain_loops = changed(plain_loops, option, "2");
   CHECK(run_program(folder.path(), plain_loops).code == 0);
-  const Outcome none = run_program(folder.path(), changed(quick_cnn("none", 2), "--validation", "0"));
+  const Args without = changed(changed(quick_cnn("none", 2), "--validation", "0"), "--evaluate-every", "0");
+  const Outcome none = run_program(folder.path(), without);
   CHECK(none.code == 0);
   CHECK_FALSE(has(none.out, "validation accuracy"));
+  // Another name of the same activation.
+  REQUIRE(run_program(folder.path(), with(quick_cnn("swish", 2), {"--activation", "swish"})).code == 0);
+  const Outcome alias =
+      run_program(folder.path(), {"train", "cnn", "--resume", "--out", "swish", "--steps", "3", "--activation", "silu"});
+  INFO(alias.out << alias.err);
+  CHECK(alias.code == 0);
   // Evaluations took 256 images at once, whatever memory there was.
   Args narrow = with(changed(quick_cnn("narrow", 1, "airbench94"), "--batch", "8"), {"--memory", "64MiB"});
   const Outcome fits = run_program(folder.path(), changed(narrow, "--validation", "100"));

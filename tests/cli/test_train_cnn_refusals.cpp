@@ -72,6 +72,9 @@ TEST_CASE("what train cnn refuses, before it makes a folder", "[cnn]") {
   refuses_option({"--flip", "sometimes"}, "--flip: unknown value 'sometimes'");
   refuses_option({"--average", "0.9", "--lookahead", "5"}, "--average: 0.9; expected 0 with --lookahead 5");
   refuses_option({"--optimizer", "adamw"}, "--learning-rate: missing; the net's description has one for sgd alone");
+  refuses_option({"--optimizer", "adamw", "--learning-rate", "0.01", "--weight-decay", "0", "--momentum", "0.5"},
+                 "--momentum: 0.5 has no effect; it needs --optimizer sgd");
+  refuses_option({"--validation", "0", "--evaluate-every", "4"}, "--evaluate-every: 4 has no effect without validation data");
   refuses_option({"--dtype", "f16"}, "--dtype: f16; backend cpu has no values of that type");
   refuses_option({"--device", "cuda:99"}, "--device: cuda:99: ");
   // It was refused when the training was over.
@@ -133,7 +136,7 @@ TEST_CASE("what the other verbs refuse of a convolutional net", "[cnn]") {
   refuses({"predict", "run", "none.png"}, 3, "none.png");
   refuses({"predict", "run", "none.png", "--shift", "40"}, 2, "--shift: 40");
   refuses(training("airbench94", 240, 20, {"--init", "run", "--out", "other"}), 3,
-          "--init: run/model.safetensors: a net of other layers");
+          "/run/model.safetensors: a net of other layers");
   refuses(training("tiny", 240, 20, {"--init", "none", "--out", "other"}), 3, "none");
   REQUIRE(run_program(folder.path(), {"export", "run", "--out", "theirs"}).code == 0);
   refuses({"import", "cnn", "theirs/model.safetensors"}, 2, "--out: missing");
@@ -311,4 +314,21 @@ TEST_CASE("a run of a convolutional net keeps the micro-batch that it began with
   INFO(again.out << again.err);
   CHECK(again.code == 0);
   CHECK(has(again.out, "(8 at once)"));
+}
+
+// It was told to be done already.
+TEST_CASE("a finished run of a convolutional net is launched for more epochs", "[cnn][launch][mpi]") {
+  const TempDir folder;
+  const auto args = [](const char* epochs) { return training("tiny", 240, 20, {"--epochs", epochs, "--out", "run"}); };
+  REQUIRE(run_program(folder.path(), args("1")).code == 0);
+  const auto launch = [&](const char* epochs) {
+    const Outcome outcome = run_program(folder.path(), with({"launch", "--"}, args(epochs)), mpi_settings());
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  CHECK(has(launch("1"), "is done already"));
+  CHECK_FALSE(has(launch("2"), "is done already"));
+  CHECK(lines_of(folder / "run", "result").back()["steps"] == 20);
+  CHECK(has(launch("2"), "is done already"));
 }

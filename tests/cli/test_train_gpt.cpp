@@ -142,7 +142,7 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
                                             {"--recompute", "block", "--micro-batch", "2"},
                                             {"--average", "0.9", "--keep", "last"},
                                             {"--backend", "ref", "--steps", "2"},
-                                            {"--validation", "0"},
+                                            {"--validation", "0", "--evaluate-every", "0"},
                                             {"--documents", "blank-lines", "--memory", "64MiB"},
                                             {"--variance-limit", "5"},
                                             {"--optimizer-state", "16-bit", "--dtype", "bf16"},

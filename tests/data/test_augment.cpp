@@ -201,6 +201,19 @@ TEST_CASE("shifting and mirroring are what the definition says, and are refused 
   CHECK(has(message_of(ErrorKind::usage, [&] { shift(image, small, least, 0, false, out.data()); }), "and less than"));
 }
 
+TEST_CASE("the shift that is drawn for an image is the one that it gets") {
+  const std::vector<std::uint8_t> image = noise(small);
+  Augment options;
+  options.crop_padding = 4;
+  std::vector<std::uint8_t> expected(small.size());
+  for (std::uint64_t index = 0; index < 50; ++index) {
+    const Shift drawn = drawn_shift(options, Random(3, Stream::augment, 0, index));
+    shift(image, small, drawn.down, drawn.across, false, expected.data());
+    CHECK(changed(image, small, options, index) == expected);
+  }
+  CHECK(drawn_shift(Augment(), Random(3, Stream::augment, 0, 1)).down == 0);
+}
+
 TEST_CASE("augmentations are written and read as text") {
   CHECK(parse_augment("crop4,flip,cutout8") == Augment{.crop_padding = 4, .flip = true, .cutout = 8});
   CHECK(parse_augment("crop, cutout") == Augment{.crop_padding = 4, .cutout = 8});

@@ -218,9 +218,34 @@ TEST_CASE("the head of a file gives the size of its picture") {
       return image_shape(std::as_bytes(std::span(bytes).first(length)), "a file");
     };
     CHECK(shape_of(bytes.size()) == ImageShape{40, 24, 3});
-    CHECK(shape_of(bytes.size() - 50) == ImageShape{40, 24, 3});  // the picture itself is not read
+    std::string other = bytes;
+    other[bytes.size() - 50] = '\0';  // the picture itself is not read
+    other += "as some programs leave there";
+    CHECK(image_shape(std::as_bytes(std::span(other)), "a file") == ImageShape{40, 24, 3});
+    for (const std::size_t missing : {1, 2, 50}) {
+      INFO(missing);
+      CHECK(has(message_of(ErrorKind::data, [&] { shape_of(bytes.size() - missing); }), ": it is cut off"));
+    }
+    CHECK(has(message_of(ErrorKind::data, [&] { shape_of(bytes.size() / 2); }), "a file: broken "));
     CHECK(has(message_of(ErrorKind::data, [&] { shape_of(10); }), "a file: broken "));
     CHECK(message_of(ErrorKind::data, [&] { shape_of(1); }) == "a file: neither a PNG nor a JPEG file");
+  }
+}
+
+// Cameras put a small picture into a segment, which has an end of its own.
+TEST_CASE("the end of a picture within a JPEG file is not that of the file") {
+  const TempDir folder;
+  write_jpeg(folder / "small.jpg", slopes(8, 8, 3));
+  write_jpeg(folder / "a.jpg", slopes(40, 24, 3), "Exif" + std::string(2, '\0') + read_file(folder / "small.jpg"));
+  const std::string bytes = read_file(folder / "a.jpg");
+  const auto shape_of = [&](std::size_t length) {
+    return image_shape(std::as_bytes(std::span(bytes).first(length)), "a file");
+  };
+  REQUIRE(bytes.find("\xff\xd9") < bytes.size() - 50);
+  CHECK(shape_of(bytes.size()) == ImageShape{40, 24, 3});
+  for (const std::size_t missing : {1, 2, 50}) {
+    INFO(missing);
+    CHECK(message_of(ErrorKind::data, [&] { shape_of(bytes.size() - missing); }) == "a file: broken JPEG: it is cut off");
   }
 }
 

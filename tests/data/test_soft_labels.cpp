@@ -90,3 +90,42 @@ TEST_CASE("soft labels come back from their file, for the images that they are o
   foreign.tensors.clear();
   CHECK(refused(foreign, make_synthetic(2, 20)).find("soft_labels") != std::string::npos);
 }
+
+TEST_CASE("an image that is moved has the soft label of the nearest of nine places", "[data]") {
+  Dataset set = make_synthetic(1, 3);
+  const std::size_t classes = set.classes();
+  set.soft_label_step = 3;
+  // Row r of image i has all its weight in class 0 but for 9 i + r, which class 1 has.
+  for (std::size_t row = 0; row < 3 * 9; ++row) {
+    for (std::size_t l = 0; l < classes; ++l) {
+      set.soft_labels.push_back(static_cast<std::uint8_t>(l == 0 ? 255 - row : l == 1 ? row : 0));
+    }
+  }
+  const auto row_of = [&](std::size_t i, int down, int across) { return int{soft_label(set, i, {down, across})[1]}; };
+  CHECK(row_of(0, 0, 0) == 4);
+  CHECK(row_of(2, 0, 0) == 22);
+  CHECK(row_of(0, 1, -1) == 4);
+  CHECK(row_of(0, 2, -2) == 6);
+  CHECK(row_of(1, -4, 4) == 11);
+  CHECK(row_of(1, -4, 0) == 10);
+  const auto shifts = label_shifts(3);
+  for (std::size_t place = 0; place < shifts.size(); ++place) {
+    CHECK(row_of(0, shifts[place].down, shifts[place].across) == static_cast<int>(place));
+  }
+
+  const TensorFile file = soft_labels_file(set);
+  CHECK(file.get(soft_labels_tensor).shape == std::vector<std::size_t>{3, 9, classes});
+  Dataset again = make_synthetic(1, 3);
+  take_soft_labels(file, "soft", again);
+  CHECK(again.soft_labels == set.soft_labels);
+  CHECK(again.soft_label_step == 3);
+  for (const char* bad : {"-1", "32", "three", "2.5"}) {
+    TensorFile other = file;
+    other.metadata["bitloom.soft_label_step"] = bad;
+    const std::string message = message_of(ErrorKind::data, [&] { take_soft_labels(other, "soft", again); });
+    CHECK(message.find("expected pixels, 0 to 31") != std::string::npos);
+  }
+  TensorFile one = file;
+  one.metadata.erase("bitloom.soft_label_step");
+  CHECK(message_of(ErrorKind::data, [&] { take_soft_labels(one, "soft", again); }).find("soft_labels") != std::string::npos);
+}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -164,6 +165,28 @@ TEST_CASE("a patch of one grey pixel has no contrast to divide by", "[encoder]")
   CHECK(std::any_of(bits.begin(), bits.end(), [&](std::uint64_t word) { return word != bits[0]; }));
 }
 
+// Eigenvalues that should be 0 came out below -epsilon: the whitening was NaN, and all filters 0.
+TEST_CASE("images without colours are whitened as well, however small epsilon is", "[encoder]") {
+  data::Dataset data = small_data(20);
+  const std::size_t plane = data.shape.height * data.shape.width;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    std::uint8_t* const image = data.pixels.data() + i * data.shape.size();
+    for (std::size_t c = 1; c < data.shape.channels; ++c) std::copy_n(image, plane, image + c * plane);
+  }
+  for (const double contrast : {0.0, 10.0}) {
+    CAPTURE(contrast);
+    EncoderSpec spec = whitened(5, 32, contrast);
+    spec.epsilon = 1e-7;
+    const Encoder encoder = Encoder::fit(spec, data, 1);
+    std::size_t empty = 0;
+    for (std::size_t f = 0; f < 32; ++f) {
+      const std::int16_t* const taps = encoder.filters().data() + f * encoder.taps();
+      empty += std::all_of(taps, taps + encoder.taps(), [](std::int16_t tap) { return tap == 0; }) ? 1 : 0;
+    }
+    CHECK(empty == 0);
+  }
+}
+
 TEST_CASE("fitting depends on data, spec and seed alone", "[encoder]") {
   const data::Dataset data = small_data(20);
   const Encoder one = Encoder::fit(whitened(3, 8), data, 1);
@@ -216,6 +239,14 @@ TEST_CASE("what does not fit is refused", "[encoder]") {
   bad = file;
   bad.put("encoder.filters", {32, 1, 1, 3}, std::vector<std::int32_t>(96));
   CHECK(has(message_of(ErrorKind::data, [&] { Encoder::load(bad); }), "I16"));
+  bad = file;
+  bad.put("encoder.image_shape", {3}, std::vector<std::uint32_t>{12, 0, 3});
+  CHECK(has(message_of(ErrorKind::data, [&] { Encoder::load(bad); }), "encoder.image_shape: 12 x 0 x 3"));
+  for (const float contrast : {HUGE_VALF, std::nanf(""), 0.0F}) {
+    bad = file;
+    bad.put("encoder.contrast", {1}, std::vector<float>{contrast});
+    CHECK(has(message_of(ErrorKind::data, [&] { Encoder::load(bad); }), "expected a finite number above 0"));
+  }
   data.labels.clear();
   data.pixels.clear();
   CHECK(has(message_of(ErrorKind::data, [&] { Encoder::fit(thermometer_spec(20), data, 1); }), "no training images"));

@@ -244,6 +244,16 @@ TEST_CASE("exact deltas of a wide layer, sampled") {
   CHECK(check_against_brute_force(setup, 997) > 0);
 }
 
+// The table of keys had one place, which a shift by all 64 bits of a hash was to find.
+TEST_CASE("exact deltas of channels of one weight each") {
+  for (const HeadSpec& head : {linear(1), class_conv(1)}) {
+    INFO(head.kind);
+    Setup setup({5, 5, 1, 70, 1, 1, 6, 10, false, head}, 65);
+    REQUIRE(setup.layer.geometry().valid_bits == 1);
+    CHECK(check_against_brute_force(setup, 1) > 0);
+  }
+}
+
 TEST_CASE("exact deltas add up and do not depend on the number of threads") {
   Setup setup({8, 8, 20, 9, 3, 1, 70, 10, true, class_conv(3)}, 70);
   std::vector<std::int64_t> once;

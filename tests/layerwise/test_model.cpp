@@ -1,9 +1,13 @@
 #include "layerwise/model.h"
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <string>
+#include <vector>
 
+#include "core/file.h"
 #include "core/softmax.h"
 #include "data/augment.h"
 #include "tests/layerwise/cases.h"
@@ -118,6 +122,40 @@ TEST_CASE("model files that cannot be used are refused", "[model]") {
   }
   write_file(bad, bytes.substr(0, bytes.size() - 8));
   CHECK(has(message(), "bad.safetensors"));
+}
+
+// A description of some bytes took gigabytes before anything was compared with it.
+TEST_CASE("a model file that describes more than it holds is refused before there is room for that", "[model]") {
+  const data::Dataset data = small_data(10);
+  const TempDir folder;
+  make_model(data).save(folder / "good");
+  const auto refusal = [&](const TensorFile& file) {
+    file.save(folder / "bad");
+    return message_of(ErrorKind::data, [&] { Model::load(folder / "bad"); });
+  };
+  const auto peak_memory_kib = [] {
+    const std::string status = read_text("/proc/self/status");
+    return std::stoul(status.substr(status.find("VmHWM:") + 6));
+  };
+  TensorFile file = TensorFile::load(folder / "good");
+  nlohmann::json net = nlohmann::json::parse(file.get_metadata("bitloom.net"));
+  net["layers"][0]["width"] = 65536;
+  net["layers"][0]["kernel"] = 15;
+  net["layers"][0]["padding"] = 7;
+  file.metadata["bitloom.net"] = net.dump();
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak becomes what there is now: proc(5)
+  const auto before = peak_memory_kib();
+  CHECK(has(refusal(file), "the tensor 'a.sign' is U64[40, 9], expected U64[65536, 225]"));
+  file.tensors.erase("a.sign");
+  CHECK(has(refusal(file), "has no tensor 'a.sign'"));
+  CHECK(peak_memory_kib() < before + 50'000);  // the layer's weights alone have 112 MiB, twice
+
+  TensorFile crowded = TensorFile::load(folder / "good");
+  std::vector<std::string> names = data.class_names;
+  names.push_back("one more");
+  crowded.metadata["bitloom.classes"] = nlohmann::json(names).dump();
+  CHECK(has(refusal(crowded),
+            fmt::format("a.head.linear_bias: shape [{}]; expected one for each of {} classes", data.classes(), names.size())));
 }
 
 TEST_CASE("the vote is the mean of heads and views", "[model]") {

@@ -1,5 +1,7 @@
 #include "layerwise/net.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/layerwise/cases.h"
@@ -311,10 +313,25 @@ TEST_CASE("layers that a stage discards leave the net", "[net]") {
   CHECK(kept.stages[0].heads.empty());
   const std::string message = message_of(ErrorKind::usage, [] {
     parse_net(R"({"layers": [{"name": "a", "width": 8}, {"name": "b", "inputs": ["a"], "width": 8}],
-        "stages": [{"train": ["a"], "discard": ["a"]}, {"train": ["b"]}]})",
+        "stages": [{"train": ["a", "b"], "discard": ["a"]}]})",
               "net.json");
   });
   CHECK(has(message, "layer 'b' reads layer 'a', which a stage discards"));
+}
+
+TEST_CASE("a stage that stands on what an earlier one discarded is refused", "[net]") {
+  const auto message = [](const std::string& stage) {
+    return message_of(ErrorKind::usage, [&] {
+      parse_net(R"({"layers": [{"name": "a", "width": 8}, {"name": "x", "inputs": ["a"], "width": 8},
+          {"name": "y", "inputs": ["x"], "width": 8}, {"name": "b", "inputs": ["a"], "width": 8}],
+          "stages": [{"train": ["a", "x"], "discard": ["x"]}, )" +
+                    stage + R"(, {"train": ["b"]}]})",
+                "net.json");
+    });
+  };
+  CHECK(message(R"({"train": ["y"], "discard": ["y"]})") ==
+        "net.json: stage 'y' trains 'y' on 'x', which an earlier stage discarded");
+  CHECK(message(R"({"train": ["x", "y"], "discard": ["x", "y"]})") == "no error");  // it trains both
 }
 
 // Such a model could not be loaded: of the empty list of heads the reader made the default, another head of layer a than the
@@ -351,6 +368,21 @@ TEST_CASE("stages that cannot work are named", "[net]") {
   CHECK(has(message(R"([{"train": ["a"]}])"), "no stage trains layer 'b'"));
   CHECK(has(message(R"([{"train": ["a", "a"]}, {"train": ["b"]}])"), "stage 'a' trains layer 'a' twice"));
   CHECK(has(message(R"([{"name": "s", "train": ["a"]}, {"name": "s", "train": ["b"]}])"), "there are two stages 's'"));
+  CHECK(message(R"([{"train": ["a"], "epochs": 0}, {"train": ["b"]}])") ==
+        "net.json: stage 'a': epochs: 0, but no earlier stage trains 'a'; expected 1 or more");
+  CHECK(message(R"([{"train": ["a"]}, {"name": "both", "train": ["a", "b"], "epochs": 0}])") ==
+        "net.json: stage 'both': epochs: 0, but no earlier stage trains 'b'; expected 1 or more");
+  CHECK(message(R"([{"train": ["a"]}, {"train": ["b"]}, {"name": "again", "train": ["b"], "epochs": 0}])") == "no error");
+}
+
+TEST_CASE("layers of more weights than gradients can index are refused before there is room for them", "[net]") {
+  const auto message = [](std::size_t width, std::size_t kernel) {
+    const std::string upper = fmt::format(R"({{"name": "b", "width": {}, "kernel": {}}})", width, kernel);
+    return message_of(ErrorKind::usage, [&] { geometry(R"({"name": "a", "width": 65536}, )" + upper, 8, 8, 64); });
+  };
+  CHECK(message(65536, 3) == "layer 'b': 38654705664 weights are more than this build can index");
+  CHECK(message(65536, 2) == "layer 'b': 17179869184 weights are more than this build can index");
+  CHECK(message(65535, 2) == "no error");
 }
 
 TEST_CASE("maps whose sums would not fit 32 bits are refused", "[net]") {

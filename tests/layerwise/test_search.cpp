@@ -67,7 +67,7 @@ TEST_CASE("rounds that would repeat the last net, or begin with less than an epo
   CHECK(has(complaint(net_of(1, 3), {"64", "128", "192", "256"}, 3),
             "3 rounds, each half as long as the next, need 4 epochs; no stage of 'b.width=64' has more than 3"));
   CHECK(complaint(net_of(1, 3), {"64", "128", "192", "256"}, 2) == "no error");
-  CHECK(complaint(net_of(0, 0), {"64"}, 1) == "no error");
+  CHECK(has(complaint(net_of(0, 0), {"64"}, 1), "no earlier stage trains"));
   CHECK(has(complaint(net_of(4, 8), {"64"}, 0), "`search_rounds`: 0; expected at least 1"));
 
   const NetSpec net = net_of(8, 2);

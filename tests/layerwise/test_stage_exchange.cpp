@@ -2,7 +2,10 @@
 #include "layerwise/stage_exchange.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "layerwise/update_schedule.h"
 #include "tests/layerwise/small_stage.h"
@@ -110,4 +113,34 @@ TEST_CASE("every step's statistics are sent in one update, and a change is unsee
     CHECK(schedule.message_length(0) == 0.3 + 2 * 0.7);
     CHECK(schedule.message_length(bare.setup.total_steps()) == 0.3);
   }
+}
+
+// In the steps before the first reply all ranks find the same flips worth making. They were made, undone and made again.
+TEST_CASE("loss changes that are late do not flip weights back that have flipped since", "[stage_exchange]") {
+  StageCase c = stage_cases()[4];
+  c.stage.head = {"linear", 2, 0, 3};
+  c.stage.epochs = 200;                     // of one step each
+  c.options.batch = stage_images().size();  // the same images in every step
+  c.options.augment = data::Augment{};
+  c.options.warmup_steps = 20;  // so that heads know something
+  c.options.head_warmup_steps = 1;
+  c.options.layer.rule.momentum = 0;
+  c.options.workers = 5;
+  c.options.sparse = true;
+  c.options.exchange.staleness = 2;
+  mpi::Comm comm;
+  SmallStage small(c, simd::kernels(), comm);
+  Stage& stage = small.stage();
+  REQUIRE(stage.steps_per_epoch() == 1);
+  const BinaryLayer& layer = stage.trainers()[0]->layer();
+  const std::vector<std::uint64_t> drawn(layer.rows().begin(), layer.rows().end());
+  // The replies to steps 20, 21 and 22 are there after step 24.
+  std::size_t flips = 0;
+  while (stage.step_number() < 25) flips += stage.step().flips[0];
+  std::size_t differing = 0;
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    differing += static_cast<std::size_t>(std::popcount(drawn[i] ^ layer.rows()[i]));
+  }
+  CHECK(flips > 500);  // about 1% of 23,040 weights, three times
+  CHECK(differing > flips * 9 / 10);
 }

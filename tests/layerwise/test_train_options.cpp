@@ -53,6 +53,7 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.layer.threshold_learning_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_offset = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.active_share = 0.5; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.final_active_share = 0.5; }));
   CHECK(changed([](TrainOptions& o) { o.layer.initial_window = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.largest_window = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.smallest_offset = -9; }));

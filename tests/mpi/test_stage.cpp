@@ -164,7 +164,7 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
   moments.options.layer.second_moment_decay = 0.9;
   for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4], moments, tied_case()}) {
     for (const bool exact : {false, true}) {
-      if (exact && c.name != stage_cases()[1].name) continue;
+      if (exact && c.name != stage_cases()[1].name && c.name != stage_cases()[4].name) continue;
       INFO(c.name);
       CAPTURE(exact);
       c.options.workers = 6;

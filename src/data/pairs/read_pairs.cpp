@@ -20,6 +20,7 @@ using Json = nlohmann::json;
 template <typename Take>
 void for_each_filled_line(std::string_view text, const fs::path& file, Take&& take) {
   std::size_t number = 1;
+  text = without_byte_order_mark(text);
   for (std::size_t begin = 0; begin < text.size(); ++number) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = trim(text.substr(begin, end - begin));
@@ -99,14 +100,15 @@ PairListing list_folder(const fs::path& folder) {
     const std::string name = at->path().filename().string();
     if (name.front() == '.' || !at->is_regular_file(none)) continue;
     if (is_image_name(at->path())) images.push_back(name);
-    if (at->path().extension() == ".txt") texts.push_back(name);
+    if (lower_case(at->path().extension().string()) == ".txt") texts.push_back(name);
   }
   if (error) fail(ErrorKind::data, "{}: the folder cannot be read: {}", folder.string(), error.message());
   std::sort(images.begin(), images.end());
   std::sort(texts.begin(), texts.end());
   std::vector<std::string> used;
   for (const std::string& image : images) {
-    const std::string text = fs::path(image).replace_extension(".txt").string();
+    std::string text = fs::path(image).replace_extension(".txt").string();
+    if (!std::binary_search(texts.begin(), texts.end(), text)) text = fs::path(image).replace_extension(".TXT").string();
     if (!std::binary_search(texts.begin(), texts.end(), text)) {
       listing.images_without_caption.push_back(image);
       continue;

@@ -70,12 +70,18 @@ class Preparing {
       : tokenizer_(tokenizer), plan_(plan), train_{train}, validation_{validation}, progress_(progress) {}
 
   void take(std::string_view text) {
+    if (document_ == plan_.for_validation.size()) fail_changed();
     std::size_t train = plan_.for_validation[document_++] ? 0 : text.size();
     if (plan_.cut != 0 && plan_.cut < taken_ + text.size()) {
       train = plan_.cut <= taken_ ? 0 : line_begin(text, plan_.cut - taken_);
     }
     divide(text.substr(0, train), false);
     divide(text.substr(train), true);
+  }
+
+  // Throws Error(data) unless the text was what the plan had been made of.
+  void check_all() const {
+    if (document_ != plan_.for_validation.size() || taken_ != plan_.bytes) fail_changed();
   }
 
   void finish() {
@@ -89,6 +95,11 @@ class Preparing {
   }
 
  private:
+  [[noreturn]] void fail_changed() const {
+    fail(ErrorKind::data, "the text has changed while it was read: {} documents of {} at first; expected files that stay",
+         format_bytes(plan_.bytes), plan_.for_validation.size());
+  }
+
   struct Split {
     TokenSink& sink;
     std::uint64_t words = 0, bytes = 0;  // counts of the document under way
@@ -144,6 +155,7 @@ void prepare_text(const TextInput& input, const Tokenizer& tokenizer, double val
   const Plan plan = make_plan(input, validation_share, seed);
   Preparing preparing(tokenizer, plan, train, validation, progress);
   for_each_document(input, [&](const Document& document) { preparing.take(document.text); });
+  preparing.check_all();
   preparing.finish();
 }
 

@@ -78,6 +78,21 @@ TEST_CASE("pairs of a folder are images and texts of one name, a pair per line",
   CHECK(left_out(pairs, "empty caption") == 1);
 }
 
+// Captions began with the mark, and pictures beside texts in capitals had none.
+TEST_CASE("texts with a byte order mark, or with names in capitals, have captions as others", "[pairs]") {
+  const TempDir folder;
+  const std::string mark = "\xef\xbb\xbf";
+  write_noise(folder / "a.png", 4, 4, 1);
+  write_file(folder / "a.txt", mark + "a red ball\nanother ball\n");
+  write_noise(folder / "B.PNG", 4, 4, 2);
+  write_file(folder / "B.TXT", "a blue ball");
+  const Pairs pairs = Pairs::open(folder.path());
+  CHECK(captions(pairs) == std::set<std::string>{"a red ball", "another ball", "a blue ball"});
+  CHECK(pairs.left_out().empty());
+  write_file(folder / "captions.jsonl", mark + pair_line("a.png", "a red ball"));
+  CHECK(captions(Pairs::open(folder.path())) == std::set<std::string>{"a red ball"});
+}
+
 TEST_CASE("pairs that the rules leave out are counted by reason", "[pairs]") {
   const TempDir folder;
   write_noise(folder / "a.png", 8, 8, 1);

@@ -3,7 +3,13 @@
 
 #include <omp.h>
 
+#include <cmath>
+#include <functional>
+#include <memory>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "tests/data/text/texts.h"
@@ -26,6 +32,29 @@ TextInput file_with(const TempDir& folder, const std::string& text, const std::s
   input.documents = documents;
   return input;
 }
+
+// The tokenizer of bytes, and a call where a document of more than 1 MiB is divided: the text is read for the second time then.
+class CallingTokenizer final : public Tokenizer {
+ public:
+  explicit CallingTokenizer(std::function<void()> call) : call_(std::move(call)) {}
+
+  std::string_view kind() const override { return bytes_->kind(); }
+  std::size_t size() const override { return bytes_->size(); }
+  std::int32_t end_of_text() const override { return bytes_->end_of_text(); }
+  void encode(std::string_view text, std::vector<std::int32_t>& tokens, const MergeDropout& dropout) const override {
+    bytes_->encode(text, tokens, dropout);
+  }
+  bool divides_at(std::string_view text, std::size_t place) const override {
+    call_();
+    return bytes_->divides_at(text, place);
+  }
+  std::string decode(std::span<const std::int32_t> tokens) const override { return bytes_->decode(tokens); }
+  std::string serialize() const override { return bytes_->serialize(); }
+
+ private:
+  std::function<void()> call_;
+  std::unique_ptr<Tokenizer> bytes_ = load_tokenizer("bytes");
+};
 
 // The documents as text again.
 std::vector<std::string> texts(const TokenFile::Content& content, const Tokenizer& tokenizer) {
@@ -166,5 +195,36 @@ TEST_CASE("text that cannot be prepared is refused", "[prepare]") {
   for (const double share : {-0.1, 1.0, std::nan("")}) {
     CHECK(has(message_of(ErrorKind::usage, [&] { prepare_text(file_with(folder, "a"), *tokenizer, share, 1); }),
               "for validation"));
+  }
+}
+
+// More documents than at first were looked up beyond the end of the list of those for validation; other lengths moved the cut.
+TEST_CASE("text that changes while it is read is refused", "[prepare]") {
+  const TempDir folder;
+  TextInput input;
+  input.files = {(folder / "first.txt").string(), (folder / "second.txt").string()};
+  input.documents = "blank-lines";
+  std::string lines;
+  while (lines.size() < (std::size_t{9} << 17U)) lines += "a line among many others, all of which are the same as this one\n";
+  write_file(folder / "first.txt", lines);
+  const std::string text = "one\n\ntwo\n";
+  for (const double share : {0.0, 0.1, 0.5}) {  // none, the end of the text, documents
+    for (const std::string other :
+         {"one\n\ntwo\n", "one\n\ntwo and more\n", "one\n\ntw\n", "one\n\ntwo\n\nthree\n", "one\n", ""}) {
+      INFO(share << ", then '" << other << "'");
+      write_file(folder / "second.txt", text);
+      std::size_t calls = 0;
+      const CallingTokenizer tokenizer([&] {
+        ++calls;
+        write_file(folder / "second.txt", other);
+      });
+      const std::string message = message_of(ErrorKind::data, [&] { prepare_text(input, tokenizer, share, 1); });
+      CHECK(calls > 0);
+      if (other == text) {
+        CHECK(message == "no error");
+      } else {
+        CHECK(has(message, "the text has changed while it was read"));
+      }
+    }
   }
 }
