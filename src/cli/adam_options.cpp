@@ -30,7 +30,9 @@ std::vector<std::uint64_t> parse_halvings(const std::string& text, std::uint64_t
 }  // namespace
 
 void AdamSettings::declare_training(Options& options, const std::string& examples, const std::string& micro_batch_text) {
-  static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}}, {"optimizer-state", "optimizer", {"adamw"}}};
+  static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}},
+                                                {"optimizer-state", "optimizer", {"adamw"}},
+                                                {"learning-rate-floor", "halve-at", {""}}};
   options.needs(needs);
   options.group("Training");
   options.count(

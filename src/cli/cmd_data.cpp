@@ -63,6 +63,26 @@ void write_pictures(const data::Dataset& set, const fs::path& folder) {
   }
 }
 
+// Removes what this command has left in a folder before, in either format.
+void remove_synthetic(const fs::path& folder, const std::vector<std::string>& class_names) {
+  for (const std::string& name : data::cifar10_files()) fs::remove(folder / name);
+  for (const char* part : {"train", "test"}) {
+    for (const std::string& name : class_names) {
+      std::error_code ignored;
+      std::vector<fs::path> written;
+      for (const auto& entry : fs::directory_iterator(folder / part / name, ignored)) {
+        const std::string stem = entry.path().stem().string();
+        const bool is_numbered = stem.size() >= 5 && stem.find_first_not_of("0123456789") == std::string::npos;
+        if (is_numbered && entry.path().extension() == ".png") written.push_back(entry.path());
+      }
+      for (const fs::path& path : written) fs::remove(path);
+      fs::remove(folder / part / name, ignored);  // where it is empty
+    }
+    std::error_code ignored;
+    fs::remove(folder / part, ignored);
+  }
+}
+
 }  // namespace
 
 int data_synth(Session& session, std::span<const std::string> args) {
@@ -91,6 +111,7 @@ int data_synth(Session& session, std::span<const std::string> args) {
     }
     const data::Dataset training = data::make_synthetic(seed, train);
     const data::Dataset testing = data::make_synthetic(seed, test, data::synthetic_test_first);
+    if (fs::exists(out)) remove_synthetic(out, training.class_names);
     if (format == "cifar10") {
       data::write_cifar10(training, testing, out);
     } else {

@@ -270,7 +270,7 @@ int data_pairs(Session& session, std::span<const std::string> args) {
       facts["overlap"] = json_of(overlap);
     }
     if (json) {
-      session.terminal.line(facts.dump(-1, ' ', false, OrderedJson::error_handler_t::replace));
+      session.terminal.json(facts);
     } else {
       print_facts(session.terminal, spec.front(), facts);
       if (check_scenes) print_score(session.terminal, facts["scenes"]);

@@ -251,6 +251,11 @@ int eval(Session& session, std::span<const std::string> args) {
     finish_without_all(options, settings);
   });
   settings.data.spec = session.comm.broadcast_text(settings.data.spec);
+  for (const char* option : {"split", "advance", "words"}) {
+    if (!settings.data.spec.empty() || options.source(option) == Options::Source::none) continue;
+    fail(ErrorKind::usage, "--{}: {} has no effect without --data, a text to measure perplexity on", option,
+         options.raw(option));
+  }
   if (options.source("advance") == Options::Source::none) settings.gpt.advance = 0;
   const bool chosen = options.source("split") != Options::Source::none;
   eval_gpt(session, settings.gpt, model, settings.data.spec, chosen ? settings.split : "", settings.json);

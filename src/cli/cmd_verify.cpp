@@ -118,10 +118,10 @@ int verify(Session& session, std::span<const std::string> args) {
         ++all;
         (verdict.is_missing ? missing : damaged) += verdict.error.empty() ? 0 : 1;
         if (json) {
-          session.terminal.json({{"file", verdict.file},
-                                 {"good", verdict.error.empty()},
-                                 {"checksum", verdict.has_checksum},
-                                 {"error", verdict.error}});
+          session.terminal.json(nlohmann::json{{"file", verdict.file},
+                                               {"good", verdict.error.empty()},
+                                               {"checksum", verdict.has_checksum},
+                                               {"error", verdict.error}});
         } else {
           print(session.terminal, verdict);
         }

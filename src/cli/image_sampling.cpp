@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/progress.h"
+#include "core/text.h"
 #include "data/image.h"
 #include "data/pairs/pair_batches.h"
 #include "models/clip/model_file.h"
@@ -172,12 +173,13 @@ class Drawing {
 // Prompts of a file: its lines or, where they are JSON objects, their "caption".
 std::vector<std::string> read_prompts(const std::string& file) {
   std::vector<std::string> prompts;
-  std::istringstream text(read_text(file));
+  std::istringstream text{std::string(without_byte_order_mark(read_text(file)))};
   std::size_t number = 0;
   for (std::string line; std::getline(text, line);) {
     ++number;
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty()) continue;
+    if (!is_utf8(line)) fail(ErrorKind::data, "--prompts: {}, line {}: not UTF-8", file, number);
     if (line.front() == '{') {
       const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
       if (!json.is_object() || !json.contains("caption") || !json["caption"].is_string()) {
@@ -317,7 +319,7 @@ int sample_images(Session& session, const std::string& model_or_run, const std::
     }
     nlohmann::json json{{"images_per_second", drawing.per_second()}, {"images", rows}};
     if (settings.prompts.empty()) json["prompt"] = prompt;
-    session.terminal.print("{}", json.dump());
+    session.terminal.json(json);
   } else {
     session.terminal.print("{}: {} of {} images for {}{}", settings.out.empty() ? settings.folder : settings.out, shown.size(),
                            drawing.drawn(),

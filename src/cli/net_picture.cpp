@@ -45,13 +45,15 @@ Subject choose_subject(const fs::path& run, const std::string& file, const layer
   layerwise::ForwardWorkspace work = classifier.make_workspace();
   std::vector<float> scores;
   std::size_t chosen = 0;
+  std::vector<std::uint8_t> room;
   for (std::size_t i = 0; i < test.size(); ++i) {
-    classifier.scores(test.image(i).data(), work, scores);
+    classifier.scores(test.image(i, room).data(), work, scores);
     if (likeliest(scores) != test.labels[i]) continue;
     chosen = i;
     break;
   }
-  const auto image = test.image(chosen);
+  const auto image = test.image(chosen, room);
+  test.check_reads();
   return {{image.begin(), image.end()}, test.class_names[test.labels[chosen]]};
 }
 

@@ -60,6 +60,15 @@ std::string time_of_day() {
   return {text, length};
 }
 
+// DEL and C1, which JSON may hold as they are, would be written out as no JSON has it: so all but ASCII is escaped where one of
+// them occurs.
+template <typename Object>
+std::string json_text(const Object& object) {
+  constexpr auto replace = Object::error_handler_t::replace;
+  const std::string text = object.dump(-1, ' ', false, replace);
+  return printable(text) == text ? text : object.dump(-1, ' ', true, replace);
+}
+
 }  // namespace
 
 Terminal::Terminal(bool quiet)
@@ -97,14 +106,8 @@ void Terminal::line(std::string_view text) {
   last_kept_ = Clock::now();
 }
 
-// DEL and C1, which JSON may hold as they are, would be written out as no JSON has it: so all but ASCII is escaped where one of
-// them occurs.
-void Terminal::json(const nlohmann::json& object) {
-  constexpr auto replace = nlohmann::json::error_handler_t::replace;
-  const std::string text = object.dump(-1, ' ', false, replace);
-  if (printable(text) == text) return line(text);
-  line(object.dump(-1, ' ', true, replace));
-}
+void Terminal::json(const nlohmann::json& object) { line(json_text(object)); }
+void Terminal::json(const nlohmann::ordered_json& object) { line(json_text(object)); }
 
 void Terminal::write(std::string_view text) {
   if (quiet_) return;

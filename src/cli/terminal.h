@@ -32,6 +32,7 @@ class Terminal final : public ProgressSink {
   void line(std::string_view text) override;
   // An object on a line of its own.
   void json(const nlohmann::json& object);
+  void json(const nlohmann::ordered_json& object);
   // A part of a result on the standard output alone: as it is, but on a screen as line() has it.
   void write(std::string_view text);
   // Rewrites the live line; where the output is no terminal, a line at most every ten seconds.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/safetensors.h"
 #include "data/text/token_file.h"
@@ -317,6 +318,10 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"eval", model, "--data", "nowhere.txt"}, 3, "nowhere.txt");
   refuses({"eval", model, "--data", "text.txt", "--split", "test"}, 2, "--split: test");
   refuses({"eval", model, "--data", "text.txt", "--split", "all"}, 2, "--split: all; expected test, validation or train");
+  for (const auto& [option, value] : {std::pair("--advance", "5"), std::pair("--words", "30"), std::pair("--split", "test")}) {
+    refuses({"eval", model, "--cloze", "text.txt", option, value}, 2,
+            fmt::format("{}: {} has no effect without --data", option, value));
+  }
   refuses({"eval", model, "--tokens", "1"}, 2, "--logits: missing");
   refuses({"eval", model, "--tokens", "1,x", "--logits", "a"}, 2, "--tokens: 'x'");
   refuses({"eval", model, "--tokens", "1,257", "--logits", "a"}, 2, "257; expected 0 to 256");

@@ -64,6 +64,17 @@ TEST_CASE("pictures of 184 pixels train a net, to the same bits in memory and fr
   const Outcome eval = run_program(folder.path(), {"eval", "stored"});
   CHECK(eval.code == 0);
   CHECK(has(eval.out, "of 12 images"));
+  // It read images of the file as if they were in memory, and crashed.
+  const auto picture_of = [&](const std::string& run) {
+    const Outcome picture = run_program(folder.path(), {"report", run, "--picture", run + ".svg"});
+    INFO(picture.out << picture.err);
+    REQUIRE(picture.code == 0);
+    const std::string svg = read_file(folder / (run + ".svg"));
+    REQUIRE(has(svg, ">heads</text>"));
+    return svg.substr(0, svg.find(">heads</text>"));  // without the seconds of training, which come below
+  };
+  const bool is_same_picture = picture_of("stored") == picture_of("memory");
+  CHECK(is_same_picture);
   const Outcome info = run_program(folder.path(), {"data", "info", "pictures", "--image-size", "184"});
   CHECK(info.code == 0);
   CHECK(has(info.out, "folder: 184 x 184 pixels, 3 colours, 3 classes"));
@@ -87,4 +98,29 @@ TEST_CASE("a host that cannot read images which exceed the memory limit is named
   CHECK(outcome.code == 3);
   CHECK(has(outcome.err, "rank 1 on host "));
   CHECK(has(outcome.err, "/pictures, and images that exceed --image-memory, 100.0 KiB, are not sent to other hosts"));
+}
+
+// More pictures of before stayed among the new ones, and files of CIFAR-10 hid pictures.
+TEST_CASE("a synthetic data set takes the place of the one that was there", "[data]") {
+  const TempDir folder;
+  const auto info_of = [&](const std::string& options) {
+    const Outcome made = run_program(folder.path(), with({"data", "synth", "--out", "set"}, words_of(options)));
+    INFO(made.out << made.err);
+    REQUIRE(made.code == 0);
+    const Outcome info = run_program(folder.path(), {"data", "info", "set"});
+    INFO(info.err);
+    REQUIRE(info.code == 0);
+    return info.out;
+  };
+  CHECK(has(info_of("--format pictures --train 40 --test 30"), "\ntrain: 40 images"));
+  write_file(folder / "set/notes.txt", "of one's own");
+  const std::string fewer = info_of("--format pictures --train 10 --test 20 --force");
+  CHECK(has(fewer, "\ntrain: 10 images"));
+  CHECK(has(fewer, "\ntest: 20 images"));
+  CHECK(has(info_of("--format cifar10 --train 50 --test 20 --force"), "\ntrain: 50 images"));
+  CHECK_FALSE(fs::exists(folder / "set/train"));
+  const std::string pictures = info_of("--format pictures --train 10 --test 20 --force");
+  CHECK(has(pictures, "folder: 32 x 32 pixels"));
+  CHECK(has(pictures, "\ntrain: 10 images"));
+  CHECK(read_file(folder / "set/notes.txt") == "of one's own");
 }

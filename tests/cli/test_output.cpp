@@ -169,6 +169,25 @@ TEST_CASE("results that cannot be written end every command with 5", "[output]")
   CHECK(commands == 40);
 }
 
+// It was ended by a signal, in the middle and without a word.
+TEST_CASE("a training whose output nobody reads any more goes on, and its exit code tells", "[output]") {
+  const TempDir folder;
+  write_file(folder / "text.txt", some_text(200));
+  const std::string gpt =
+      "train gpt --data text.txt --layers 1 --width 16 --heads 1 --context 16 --batch 2 --steps 2 --out gpt";
+  for (const std::string& line : {gpt, fmt::format("{}", fmt::join(quick_training("binary"), " "))}) {
+    INFO(line);
+    // The pipe has no reader from the beginning on, however slow the machine is.
+    const Outcome outcome = run_shell(folder.path(), "rm -f unread; mkfifo unread; exec 3<>unread 4>unread 3<&-\n" +
+                                                         ("OMP_NUM_THREADS=1 \"$BITLOOM\" " + line + " >&4"));
+    INFO(outcome.err);
+    CHECK(outcome.code == 5);
+    CHECK(has(outcome.err, "bitloom: the standard output cannot be written: Broken pipe\n"));
+  }
+  CHECK(std::filesystem::exists(folder / "gpt/model.safetensors"));
+  CHECK(std::filesystem::exists(folder / "binary/model.safetensors"));
+}
+
 TEST_CASE("what files hold cannot steer the terminal", "[output]") {
   const TempDir folder;
   const Outcome missing = run_program(folder.path(), {"inspect",

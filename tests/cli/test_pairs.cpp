@@ -13,6 +13,16 @@ using namespace bitloom::test;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
+namespace {
+
+// A JPEG file as far as its size is told: grey, 16 x 16 pixels, and the beginning of its only scan.
+constexpr char jpeg_begin[] =
+    "\xff\xd8"
+    "\xff\xc0\0\x0b\x08\0\x10\0\x10\x01\x01\x11\0"
+    "\xff\xda\0\x08\x01\x01\0\0\x3f\0";
+
+}  // namespace
+
 TEST_CASE("a made-up set of pairs is written, shown and judged", "[pairs]") {
   const TempDir folder;
   const Args make = words_of("data synth-pairs --count 40 --side 32 --hold-out 0.2 --seed 7 --out set");
@@ -74,6 +84,13 @@ TEST_CASE("what is left out of a set of pairs is shown with its reason", "[pairs
   CHECK(Json::parse(all.out)["pairs"] == 6);
   CHECK(Json::parse(all.out)["largest"] == Json{{"width", 16}, {"height", 12}});
 
+  // JSON has no such escape as \x7f, by which DEL is shown in lines.
+  write_file(folder / "set/odd.jsonl", pair_line("0.png", "a picture") + pair_line("1.png", "odd\x7f"));
+  const Outcome odd = run_program(folder.path(), words_of("data pairs set/odd.jsonl --min-words 2 --json"));
+  REQUIRE(odd.code == 0);
+  CHECK_FALSE(has(odd.out, "\x7f"));
+  CHECK(Json::parse(odd.out)["left_out"][0]["first"] == "'set/odd.jsonl', line 2: 'odd\x7f'");
+
   const Outcome unknown = run_program(folder.path(), words_of("data pairs set --check-scenes"));
   CHECK(unknown.code == 3);
   CHECK(has(unknown.err,
@@ -89,5 +106,26 @@ TEST_CASE("sets of pairs that cannot be read end with 3", "[pairs]") {
     CHECK(outcome.code == 3);
     INFO(outcome.err);
     CHECK(has(outcome.err, message));
+  }
+}
+
+// Half of a picture was found when the training came to it.
+TEST_CASE("pictures that are cut off are found before a training", "[pairs]") {
+  const TempDir folder;
+  write_noise_pairs(folder.path(), 1);
+  const std::string png = read_file(folder / "images/0.png");
+  const std::string jpeg = std::string(jpeg_begin, sizeof jpeg_begin - 1) + std::string(100, 's') + "\xff\xd9";
+  fs::create_directory(folder / "cut");
+  write_file(folder / "cut/a.txt", "a caption of it");
+  for (const auto& [name, whole] : {std::pair{std::string("a.png"), png}, {std::string("a.jpg"), jpeg}}) {
+    INFO(name);
+    write_file(folder / "cut" / name, whole);
+    CHECK(run_program(folder.path(), {"data", "pairs", "cut"}).code == 0);
+    write_file(folder / "cut" / name, whole.substr(0, whole.size() / 2));
+    const Outcome half = run_program(folder.path(), {"data", "pairs", "cut"});
+    CHECK(half.code == 3);
+    CHECK(has(half.err, "cut/" + name + ": broken "));
+    CHECK(has(half.err, ": it is cut off"));
+    fs::remove(folder / "cut" / name);
   }
 }

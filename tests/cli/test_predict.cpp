@@ -63,6 +63,23 @@ std::vector<Json> objects_in(const std::string& text) {
   return objects;
 }
 
+// Number of probabilities in each line, in its order, up to the first that is larger than the one before.
+std::vector<std::size_t> descending_probabilities(const std::string& text) {
+  std::vector<std::size_t> counts;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::ordered_json object = nlohmann::ordered_json::parse(line);
+    counts.push_back(0);
+    double before = 2;
+    for (const nlohmann::ordered_json& each : object["probabilities"]) {
+      if (each.get<double>() > before) break;
+      before = each.get<double>();
+      ++counts.back();
+    }
+  }
+  return counts;
+}
+
 Args quick_cnn_training(const std::string& out) {
   return {"train", "cnn",          "--net", "tiny",    "--data", "synth",   "--max-train", "60",    "--max-test",
           "10",    "--validation", "0",     "--batch", "20",     "--steps", "2",           "--out", out};
@@ -103,6 +120,11 @@ TEST_CASE("predict takes pictures of any size, and says what it cuts and scales"
       const bool same = i < 4;
       CHECK((objects[i]["probabilities"] == objects[0]["probabilities"]) == same);
     }
+    // On their way out they were put in the order of their names.
+    const Outcome three = run_program(folder.path(), with({"predict", run, "--jsonl", "--top", "3"}, all_sizes));
+    REQUIRE(three.code == 0);
+    CHECK(descending_probabilities(jsonl.out) == std::vector<std::size_t>(all_sizes.size(), 10));
+    CHECK(descending_probabilities(three.out) == std::vector<std::size_t>(all_sizes.size(), 3));
     CHECK(objects[2]["width"] == 64);
     CHECK(objects[2]["height"] == 104);
     CHECK(objects[2]["crop"] == Json{{"left", 0}, {"top", 20}, {"width", 64}, {"height", 64}});
@@ -151,9 +173,13 @@ TEST_CASE("pictures that cannot be read are named, and the others are classified
   const Outcome twice = run_program(folder.path(), {"predict", "run", "-", "-"});
   CHECK(twice.code == 2);
   CHECK(has(twice.err, "PICTURE: '-' is there twice"));
-  const Outcome windows = run_shell(folder.path(), "printf 'image.png\\r\\n' | \"$BITLOOM\" predict run - --jsonl");
-  CHECK(windows.code == 0);
-  CHECK(has(windows.out, "\"file\":\"image.png\""));
+  // Lines that end as on Windows, and a list that begins with a byte order mark.
+  for (const char* list : {"image.png\\r\\n", "\\xef\\xbb\\xbfimage.png\\n"}) {
+    INFO(list);
+    const Outcome listed = run_shell(folder.path(), fmt::format("printf '{}' | \"$BITLOOM\" predict run - --jsonl", list));
+    CHECK(listed.code == 0);
+    CHECK(has(listed.out, "\"file\":\"image.png\""));
+  }
   const Outcome missing = run_program(folder.path(), {"predict", "nowhere", "image.png", "--jsonl"});
   CHECK(missing.code == 3);
   CHECK(missing.out.empty());

@@ -36,6 +36,13 @@ TEST_CASE("a search trains every combination and ranks them", "[train]") {
   CHECK(again.code == 0);
   CHECK_FALSE(has(again.out, "steps of"));
 
+  // A part of its settings was taken for all of them.
+  const Args set{"train", "binary", "--resume", "--out", "found", "--set", "layer1.width=64"};
+  const Outcome part = run_program(folder.path(), set);
+  CHECK(part.code == 2);
+  CHECK(has(part.err, "--resume: the search in found began with other options"));
+  CHECK(run_program(folder.path(), with(set, {"--set", "layer2.width=64"})).code == 0);
+
   // The folder of a search was called one without a run.
   const Outcome compared = run_program(folder.path(), {"report", "found", "--out", "found.html"});
   INFO(compared.err);

@@ -97,6 +97,11 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
   REQUIRE(alone["images"].size() == 2);
   CHECK(alone["images"][0]["codes"] == plain["images"][0]["codes"]);
   CHECK(alone["images"][1]["prompt"] == "a small blue ring");
+  // With the mark by which some editors begin a file.
+  write_file(place / "marked.txt", "\xef\xbb\xbf" + read_file(place / "prompts.txt"));
+  const Json marked =
+      Json::parse(place.run({"sample", "run", "--prompts", "marked.txt", "--seed", "5", "--out", "a.png", "--json"}));
+  CHECK(marked["images"] == alone["images"]);
   for (const char* model : {"run", "near"}) {
     CHECK(has(place.run({"inspect", model}), model == std::string("run") ? "dalle" : "clip"));
     CHECK(place.run({"verify", model}) != "");
@@ -259,6 +264,9 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses({"sample", "run", "--prompt", "caf\xe9", "--out", "a.png"}, 2, "--prompt: 'caf\\xe9' is not UTF-8");
   write_atomically(place / "broken.jsonl", std::string_view("a red ring\n{\"text\": \"a\"}\n"));
   place.refuses({"sample", "run", "--prompts", "broken.jsonl", "--out", "a.png"}, 3, "broken.jsonl, line 2: no JSON object");
+  write_file(place / "latin1-prompts.txt", "a red ring\ncaf\xe9\n");
+  place.refuses({"sample", "run", "--prompts", "latin1-prompts.txt", "--out", "a.png"}, 3,
+                "--prompts: latin1-prompts.txt, line 2: not UTF-8");
   write_atomically(place / "empty.txt", std::string_view("\n"));
   place.refuses({"sample", "run", "--prompts", "empty.txt", "--out", "a.png"}, 3, "empty.txt: no prompts");
   place.refuses(with(draw, {"--count", "2", "--best", "3"}), 2, "--best: 3; expected at most the 2 images of --count");
@@ -266,6 +274,9 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   place.refuses({"reconstruct", "codes", "--out", "grid.webp"}, 2, "--out: grid.webp; expected a name in .png");
   place.refuses({"data", "pairs", "scenes", "--sheet", "grid.jpeg"}, 2, "--sheet: grid.jpeg; expected a name in .png");
   place.refuses(dalle("a", {"--validation", "0", "--keep", "best"}), 2, "--keep: best has no effect without validation data");
+  for (const Args& args : {dalle("a", {"--validation", "0"}), clip("a", {"--validation", "0"})}) {
+    place.refuses(args, 2, "--evaluate-every: 8 has no effect without validation data");
+  }
   place.refuses(with(draw, {"--tokens", "3"}), 2, "--tokens: not for a model of kind dalle");
   place.refuses(with(draw, {"--rerank", "clip"}), 2, "--clip: missing");
   place.refuses(with(draw, {"--rerank", "clip", "--clip", "run"}), 3, "dalle");
@@ -276,6 +287,9 @@ TEST_CASE("what text to image refuses", "[dalle]") {
                 "--prompt-file: latin1.txt is not UTF-8");
   // Characters that no caption had are bytes.
   CHECK(run_program(place.folder.path(), {"sample", "run", "--prompt", "\xF0\x9F\xA6\x84?", "--out", "odd.png"}).code == 0);
+  // JSON has no such escape as \x7f, by which DEL is shown in lines.
+  const Json odd = Json::parse(place.run({"sample", "run", "--prompt", "a ring\x7f?", "--out", "odd.png", "--json"}));
+  CHECK(odd["prompt"] == "a ring\x7f?");
   // Another codebook.
   place.run(
       {"train", "dvae", "--data", "scenes", "--net", "tiny", "--batch", "12", "--steps", "2", "--seed", "2", "--out", "other"});

@@ -1,0 +1,66 @@
+// Options of `bitloom train gpt` that do not go together, other names of the same, and files that a run finds again.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/cli/gpt_run.h"
+#include "tests/cli/program.h"
+#include "tests/cli/workplace.h"
+#include "tests/support/catch.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
+
+using namespace bitloom;
+using namespace bitloom::test;
+
+// Nets with as many parameters were taken for the same, and theirs for those of other heads.
+TEST_CASE("a GPT does not begin with the parameters of a net that computes otherwise", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  place.run(quick_gpt("run", 2));
+  const Args begun = with(quick_gpt("other", 2), {"--init", "run"});
+  const std::string refusal = "/run/model.safetensors: a net of other sizes";
+  place.refuses(with(begun, {"--heads", "4"}), 3, refusal);
+  place.refuses(with(begun, {"--activation", "relu"}), 3, refusal);
+  place.run(begun);
+}
+
+TEST_CASE("evaluations of a GPT that has no validation text are refused", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  const Args none = with(quick_gpt("run", 2), {"--validation", "0"});
+  place.refuses(none, 2, "--evaluate-every: 4 has no effect without validation data");
+  const Args sequences = {"--evaluate-every", "0", "--evaluate-sequences", "2"};
+  place.refuses(with(none, sequences), 2, "--evaluate-sequences: 2 has no effect without validation data");
+  CHECK_FALSE(std::filesystem::exists(place / "run"));
+}
+
+// Other programs, and later commands, were told the other name, which they did not know.
+TEST_CASE("an activation has its usual name in a GPT's model, whatever it was called", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  place.run(with(quick_gpt("run", 2), {"--activation", "swish"}));
+  place.run({"export", "run", "--out", "hf"});
+  CHECK(nlohmann::json::parse(read_file(place / "hf/config.json"))["activation_function"] == "silu");
+  place.run({"export", "run", "--out", "run.onnx"});
+  place.run({"train", "gpt", "--resume", "--out", "run", "--steps", "3", "--activation", "silu"});
+  place.run(with(quick_gpt("more", 2), {"--init", "run", "--activation", "silu"}));
+}
+
+// Both were looked for in the folder of the second command.
+TEST_CASE("a GPT's run goes on from another folder with its tokenizer, and with what it began with", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  std::filesystem::create_directory(place / "sub");
+  place.run({"tokenizer", "train", "--input", "text.txt", "--vocabulary", "290", "--out", "pairs"});
+  place.run(with(quick_gpt("first", 2), {"--tokenizer", "pairs"}));
+  place.run(with(quick_gpt("run", 2), {"--tokenizer", "pairs", "--init", "first"}));
+  const Args resume = {"train", "gpt", "--resume", "--out", "../run"};
+  for (const Args& more :
+       {Args{"--steps", "4"}, Args{"--steps", "6", "--init", "../first"}, Args{"--steps", "8", "--tokenizer", "../pairs"}}) {
+    const Outcome outcome = run_program(place / "sub", with(resume, more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK(has(outcome.out, more[1] + " steps instead of "));
+  }
+}
