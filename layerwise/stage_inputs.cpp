@@ -39,22 +39,26 @@ std::size_t StageInputs::copy_of(std::size_t image, std::size_t epoch) const {
   return (random.below(static_cast<std::uint32_t>(copies())) + epoch) % copies();
 }
 
-// Random numbers of the augmentation of a copy, or, where every epoch has its own, of that epoch's.
-Random StageInputs::random_of(std::size_t image, std::uint64_t copy) const {
+// The copy that is shown or, where every epoch has its own, the epoch.
+std::uint64_t StageInputs::form_of(std::size_t image, std::size_t epoch) const {
+  return copies() == 0 ? epoch : copy_of(image, epoch);
+}
+
+Random StageInputs::random_of(std::size_t image, std::uint64_t form) const {
   constexpr std::uint64_t fixed = std::uint64_t{1} << 63U;  // apart from the keys of fresh augmentation
-  return {options_.seed, Stream::augment, (copies() == 0 ? id_ << 32U : fixed) | copy, image};
+  return {options_.seed, Stream::augment, (copies() == 0 ? id_ << 32U : fixed) | form, image};
 }
 
 data::Shift StageInputs::shift_of(std::size_t image, std::size_t epoch) const {
-  return data::drawn_shift(options_.augment, random_of(image, copies() == 0 ? epoch : copy_of(image, epoch)));
+  return data::drawn_shift(options_.augment, random_of(image, form_of(image, epoch)));
 }
 
 // Augments, encodes and runs the frozen layers.
 void StageInputs::compute(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const {
   Clock::time_point clock = Clock::now();
-  const std::uint64_t copy = copies() == 0 ? epoch : copy_of(image, epoch);
-  data::augment(train_.image(image, space.stored), train_.shape, options_.augment, random_of(image, copy), space.image.data(),
-                data::is_mirrored(options_.seed, image, copy));
+  const std::uint64_t form = form_of(image, epoch);
+  data::augment(train_.image(image, space.stored), train_.shape, options_.augment, random_of(image, form), space.image.data(),
+                data::is_mirrored(options_.seed, image, form));
   lap(clock, times.data);
   forward_.encode(space.image.data(), space.work);
   lap(clock, times.encode);

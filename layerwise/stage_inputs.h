@@ -74,7 +74,8 @@ class StageInputs {
 
  private:
   std::size_t copy_of(std::size_t image, std::size_t epoch) const;
-  Random random_of(std::size_t image, std::uint64_t copy) const;
+  std::uint64_t form_of(std::size_t image, std::size_t epoch) const;
+  Random random_of(std::size_t image, std::uint64_t form) const;
   void compute(std::size_t image, std::size_t epoch, Workspace& space, PhaseTimes& times) const;
 
   const Encoder& encoder_;

@@ -71,7 +71,7 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
     fail(ErrorKind::usage, "stage '{}': heads: expected at least one of its layers; without a head it learns nothing",
          spec.name);
   }
-  check_reach(spec, layers);
+  if (options.layer.learn_weights) check_reach(spec, layers);
   try {
     data::check_augment(options.augment, train.shape);
   } catch (const Error& error) {
@@ -101,6 +101,14 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
                  options.label_smoothing, options.head_dropout, options.teacher_share, spec.name);
     }
   }
+  const mpi::TreeOptions& tree = options.exchange.tree;
+  if (options.sparse && sends_all_exact(options) && tree.quorum < 1 && tree.late == mpi::Late::fold) {
+    fail_field(
+        ErrorKind::usage, "threshold",
+        "0 with `signal` exact and a `quorum` of {:g}: loss changes that arrive late are those of other weights; expected more "
+        "than 0, by which slopes are sent, a quorum of 1, or that late messages are dropped",
+        tree.quorum);
+  }
   const StageLimits limits = exchange.limits(options, batch, ranks);
   for (const std::string& name : spec.train) {
     const BinaryLayer& layer = layer_named(layers, name);
@@ -121,13 +129,6 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
           "0 for the ternary weights of layer '{}', whose two loss changes are sent as one with `signal` exact; expected "
           "more than 0",
           name);
-    }
-    if (options.sparse && sends_all_exact(options) && options.exchange.tree.quorum < 1 &&
-        options.exchange.tree.late == mpi::Late::fold) {
-      fail_field(ErrorKind::usage, "threshold",
-                 "0 with `signal` exact and a `quorum` of {:g}: loss changes that arrive late are those of other weights; "
-                 "expected more than 0, by which slopes are sent",
-                 options.exchange.tree.quorum);
     }
     if (options.layer.second_moment_decay != 0 && options.layer.rule.name == "greedy") {
       fail_field(ErrorKind::usage, "second_moment_decay",

@@ -164,6 +164,8 @@ std::string describe(const TrainOptions& options) {
   if (!options.sparse) return json.dump();
   const mpi::ExchangeOptions& exchange = options.exchange;
   if (exchange.staleness != 0) json["staleness"] = exchange.staleness;
+  // Since changes that arrive late are turned where a weight has flipped.
+  if (exchange.staleness != 0 && options.signal == "exact" && exchange.exact()) json["turned"] = true;
   if (exchange.tree.quorum < 1) {
     json["partial"] = {{"quorum", exchange.tree.quorum},
                        {"deadline", exchange.tree.deadline_seconds},

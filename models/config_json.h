@@ -51,6 +51,13 @@ void read_dropout_and_activation(const nlohmann::json& json, Config& config, con
   config.activation = activation->template get<std::string>();
 }
 
+// Whether nets of two descriptions have parameters that mean the same: dropout has none.
+inline bool have_same_parameters(nlohmann::json one, nlohmann::json other) {
+  one.erase("dropout");
+  other.erase("dropout");
+  return one == other;
+}
+
 // Throw Error(usage) that names the field.
 inline void check_size(const char* field, std::size_t value) {
   static constexpr std::size_t most = 1 << 20;

@@ -1,6 +1,8 @@
 #include "models/onnx_writer.h"
 
 #include <bit>
+#include <filesystem>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -249,18 +251,24 @@ std::filesystem::path data_name(const std::filesystem::path& path, std::size_t n
 
 // One that nothing has: until the new file is whole, the one before has its own.
 std::filesystem::path free_data_name(const std::filesystem::path& path) {
+  std::error_code error;
   std::size_t number = 0;
-  while (std::filesystem::exists(data_name(path, number))) ++number;
+  while (std::filesystem::exists(data_name(path, number), error)) ++number;
   return data_name(path, number);
 }
 
-// Removes the data of earlier exports under this name.
-void remove_other_data(const std::filesystem::path& path, const std::filesystem::path& data) {
-  std::error_code ignored;
-  constexpr std::size_t most = 16;  // gaps may be there where exports were killed
+// The data of the file that is at PATH, which names it; "" if there is none.
+std::filesystem::path data_of_file(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return {};
+  const FileMapping file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.size());
+  constexpr std::size_t most = 16;
   for (std::size_t number = 0; number < most; ++number) {
-    if (data_name(path, number) != data) std::filesystem::remove(data_name(path, number), ignored);
+    const std::filesystem::path name = data_name(path, number);
+    if (std::filesystem::exists(name, error) && text.find(name.filename().string()) != std::string_view::npos) return name;
   }
+  return {};
 }
 
 }  // namespace
@@ -275,6 +283,7 @@ OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::s
   const auto take_text = [](const TakeBytes& take, const std::string& text) { take(std::as_bytes(std::span(text))); };
   Frame all = frame(doc, metadata, initializers_, tensors_);
   Saved saved{all.bytes, {}};
+  const std::filesystem::path data_before = data_of_file(path);
   std::span<const Tensor> inside = tensors_;
   if (all.bytes > most) {
     saved.data = free_data_name(path);
@@ -308,7 +317,8 @@ OnnxGraph::Saved OnnxGraph::save(const std::filesystem::path& path, const std::s
     if (!saved.data.empty()) std::filesystem::remove(saved.data, ignored);  // gigabytes that nothing reads
     throw;
   }
-  remove_other_data(path, saved.data);
+  std::error_code ignored;
+  if (!data_before.empty() && data_before != saved.data) std::filesystem::remove(data_before, ignored);
   return saved;
 }
 

@@ -32,7 +32,7 @@ std::vector<std::uint64_t> parse_halvings(const std::string& text, std::uint64_t
 void AdamSettings::declare_training(Options& options, const std::string& examples, const std::string& micro_batch_text) {
   static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw"}},
                                                 {"optimizer-state", "optimizer", {"adamw"}},
-                                                {"learning-rate-floor", "halve-at", {""}}};
+                                                {"learning-rate-floor", "halve-at", {""}, "0"}};
   options.needs(needs);
   options.group("Training");
   options.count(

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/image_sheet.h"
 #include "cli/make_folder.h"
 #include "cli/model_source.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "data/image.h"
 #include "data/readers.h"
 #include "data/synthetic.h"
@@ -63,23 +65,25 @@ void write_pictures(const data::Dataset& set, const fs::path& folder) {
   }
 }
 
-// Removes what this command has left in a folder before, in either format.
-void remove_synthetic(const fs::path& folder, const std::vector<std::string>& class_names) {
-  for (const std::string& name : data::cifar10_files()) fs::remove(folder / name);
-  for (const char* part : {"train", "test"}) {
-    for (const std::string& name : class_names) {
+// Throws Error(usage) if pictures or files of CIFAR-10 in a folder would stay beside those that are written, and be read with
+// them.
+void check_replaced(const fs::path& folder, bool is_cifar10, const data::Dataset& train, const data::Dataset& test) {
+  const auto refuse = [&](const fs::path& file) {
+    fail(ErrorKind::usage, "--out: {} would stay among the new files; expected a new folder", file.string());
+  };
+  for (const std::string& name : data::cifar10_files()) {
+    if (!is_cifar10 && fs::exists(folder / name)) refuse(folder / name);
+  }
+  for (const auto& [part, set] : {std::pair("train", &train), std::pair("test", &test)}) {
+    for (std::size_t label = 0; label < set->classes(); ++label) {
+      const auto written = is_cifar10 ? 0 : std::count(set->labels.begin(), set->labels.end(), label);
       std::error_code ignored;
-      std::vector<fs::path> written;
-      for (const auto& entry : fs::directory_iterator(folder / part / name, ignored)) {
-        const std::string stem = entry.path().stem().string();
-        const bool is_numbered = stem.size() >= 5 && stem.find_first_not_of("0123456789") == std::string::npos;
-        if (is_numbered && entry.path().extension() == ".png") written.push_back(entry.path());
+      for (const auto& entry : fs::directory_iterator(folder / part / set->class_names[label], ignored)) {
+        const auto number = parse_int(entry.path().stem().string());
+        const bool is_written = entry.path().extension() == ".png" && number && *number >= 0 && *number < written;
+        if (!is_written && data::is_image_name(entry.path())) refuse(entry.path());
       }
-      for (const fs::path& path : written) fs::remove(path);
-      fs::remove(folder / part / name, ignored);  // where it is empty
     }
-    std::error_code ignored;
-    fs::remove(folder / part, ignored);
   }
 }
 
@@ -101,7 +105,7 @@ int data_synth(Session& session, std::span<const std::string> args) {
   options.count("train", train, 5, 100000000, "Number of training images");
   options.count("test", test, 1, 100000000, "Number of test images");
   options.count("seed", seed, 0, any_count, "Seed of the series of images");
-  options.flag("force", force, "Replacement of files that are there");
+  options.flag("force", force, "Replacement of files of the same names");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected a folder");
   session.on_root([&] {
@@ -111,7 +115,7 @@ int data_synth(Session& session, std::span<const std::string> args) {
     }
     const data::Dataset training = data::make_synthetic(seed, train);
     const data::Dataset testing = data::make_synthetic(seed, test, data::synthetic_test_first);
-    if (fs::exists(out)) remove_synthetic(out, training.class_names);
+    check_replaced(out, format == "cifar10", training, testing);
     if (format == "cifar10") {
       data::write_cifar10(training, testing, out);
     } else {

@@ -5,11 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <type_traits>
 
 #include "cli/clip_options.h"
 #include "cli/cnn_options.h"
@@ -71,6 +72,8 @@ struct Kind {
   Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
+  // How many steps the run is to have, by the command line, --config and the run's own options; 0 where these say nothing.
+  double (*wanted_steps)(Arguments program, const fs::path& folder, const std::vector<nlohmann::json>& metrics);
   // Options of the command line that differ from those of the run in the folder, as lines of its options.ini.
   std::vector<std::string> (*asked_otherwise)(Arguments program, const fs::path& folder);
 };
@@ -81,23 +84,6 @@ bool binary_is_done(const fs::path& folder, Arguments /*program*/) { return fs::
 bool float_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_file); }
 
 const Kind& kind_of(Arguments program);
-
-// Whether a run that has come to its end is launched for more steps or epochs than it had.
-bool has_more(Arguments program, const fs::path& folder, std::int64_t steps) {
-  if (const auto wanted = parse_int(value_of(program, "--steps")); wanted && *wanted > steps) return true;
-  for (const std::string& line : kind_of(program).asked_otherwise(program, folder)) {
-    const std::size_t equals = std::min(line.find('='), line.size());
-    const std::string name(trim(line.substr(0, equals)));
-    const std::optional<double> asked = parse_double(std::string(trim(line.substr(std::min(equals + 1, line.size())))));
-    if (!asked) continue;
-    if (name == "steps" && *asked > static_cast<double>(steps)) return true;
-    if (name != "epochs") continue;
-    const std::map<std::string, std::string> of_run = options_of_run(folder);
-    const auto before = of_run.find(name);
-    if (before != of_run.end() && *asked > parse_double(before->second).value_or(*asked)) return true;
-  }
-  return false;
-}
 
 // There may be a model before the run is done, that of the best evaluation so far; and a run that is done has steps left when
 // it is launched for more.
@@ -113,7 +99,7 @@ bool float_is_done(const fs::path& folder, Arguments program) {
   if (!result.is_object() || is_untested(metrics)) return false;
   const nlohmann::json steps = result.value("steps", nlohmann::json());
   if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
-  return !has_more(program, folder, steps.get<std::int64_t>());
+  return static_cast<double>(steps.get<std::int64_t>()) >= kind_of(program).wanted_steps(program, folder, metrics);
 }
 
 // The options of `train KIND ...`, its --config, and those of the run that it goes on with; false for --help.
@@ -191,6 +177,37 @@ std::vector<std::string> asked_otherwise_of(Arguments program, const fs::path& f
     return {};  // the run is done, whatever is wrong with these
   }
 }
+// As many steps as epochs have had, for nets that count these instead.
+double steps_of_epochs(const CnnSettings& settings, const std::vector<nlohmann::json>& metrics) {
+  double steps = 0;
+  for (const nlohmann::json& line : metrics) {
+    const nlohmann::json each = line.value("steps_per_epoch", nlohmann::json());
+    if (each.is_number_unsigned()) steps = std::max(1.0, std::round(settings.training.epochs * each.get<double>()));
+  }
+  return steps;
+}
+
+template <typename Settings, auto declare>
+double wanted_steps_of(Arguments program, const fs::path& folder, const std::vector<nlohmann::json>& metrics) {
+  try {
+    Settings settings;
+    Options options(fmt::format("bitloom train {}", program[1]), "");
+    declare(settings, options);
+    if (!read_program(options, program, folder)) return 0;
+    if constexpr (std::is_same_v<Settings, CnnSettings>) {
+      settings.make_config(options);
+      if (settings.steps == 0) return steps_of_epochs(settings, metrics);
+    }
+    return static_cast<double>(settings.steps);
+  } catch (const Error&) {
+    return 0;  // the run is done, whatever is wrong with these
+  }
+}
+
+double nothing_more(Arguments /*program*/, const fs::path& /*folder*/, const std::vector<nlohmann::json>& /*metrics*/) {
+  return 0;
+}
+
 constexpr auto declare_all = [](auto& settings, Options& options) { settings.declare(options); };
 constexpr auto declare_gpt = [](GptSettings& settings, Options& options) { settings.declare(options, true); };
 
@@ -218,15 +235,19 @@ Division division_of_binary(Arguments program, const fs::path& folder) {
   return division;
 }
 
-constexpr auto kinds = std::to_array<Kind>(
-    {{"binary", &division_of_binary, &binary_has_begun, &binary_is_done, &asked_otherwise_of<TrainSettings, declare_all>},
-     {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done,
-      &asked_otherwise_of<ClipSettings, declare_all>},
-     {"cnn", &division_of_cnn, &float_has_begun, &float_is_done, &asked_otherwise_of<CnnSettings, declare_all>},
-     {"dalle", &division_of_dalle, &float_has_begun, &float_is_done, &asked_otherwise_of<DalleSettings, declare_all>},
-     {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done,
-      &asked_otherwise_of<DvaeSettings, declare_all>},
-     {"gpt", &division_of_gpt, &float_has_begun, &float_is_done, &asked_otherwise_of<GptSettings, declare_gpt>}});
+constexpr auto kinds =
+    std::to_array<Kind>({{"binary", &division_of_binary, &binary_has_begun, &binary_is_done, &nothing_more,
+                          &asked_otherwise_of<TrainSettings, declare_all>},
+                         {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done,
+                          &wanted_steps_of<ClipSettings, declare_all>, &asked_otherwise_of<ClipSettings, declare_all>},
+                         {"cnn", &division_of_cnn, &float_has_begun, &float_is_done, &wanted_steps_of<CnnSettings, declare_all>,
+                          &asked_otherwise_of<CnnSettings, declare_all>},
+                         {"dalle", &division_of_dalle, &float_has_begun, &float_is_done,
+                          &wanted_steps_of<DalleSettings, declare_all>, &asked_otherwise_of<DalleSettings, declare_all>},
+                         {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done,
+                          &wanted_steps_of<DvaeSettings, declare_all>, &asked_otherwise_of<DvaeSettings, declare_all>},
+                         {"gpt", &division_of_gpt, &float_has_begun, &float_is_done, &wanted_steps_of<GptSettings, declare_gpt>,
+                          &asked_otherwise_of<GptSettings, declare_gpt>}});
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {

@@ -247,8 +247,14 @@ int train_binary(Session& session, std::span<const std::string> args) {
   check_images(session, options, settings, data.train);
   if (!settings.teacher.empty()) {
     if (!settings.resume || !restore_soft_labels(session, settings.run.folder, settings.teacher, data.train)) {
-      add_soft_labels(session, settings.teacher, data.train, settings.soft_label_step());
+      add_soft_labels(session, settings.teacher, data.train, settings.soft_label_step(options, variants));
     }
+    const auto step = static_cast<std::size_t>(data.train.soft_label_step);
+    if (settings.teacher_shift != step && options.asks_for_other("teacher-shift", "teacher")) {
+      fail(ErrorKind::usage, "--teacher-shift: {}; the soft labels that are there are of images moved by {}",
+           settings.teacher_shift, step);
+    }
+    settings.teacher_shift = step;  // as options.ini is to say
     if (!settings.resume && session.comm.is_root()) {
       const std::vector<std::byte> bytes = data::soft_labels_file(data.train).serialize();
       settings.soft_labels.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());

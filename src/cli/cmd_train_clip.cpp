@@ -17,6 +17,7 @@
 #include "models/clip/clip_task.h"
 #include "models/clip/model_file.h"
 #include "models/clip/scores.h"
+#include "models/config_json.h"
 #include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "train/memory.h"
@@ -95,11 +96,7 @@ class TrainedClip final : public TrainedModel {
   std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedClip other = models::load_clip(engine(), path);
-    const auto sizes = [](nlohmann::json json) {
-      json.erase("dropout");
-      return json;
-    };
-    if (sizes(to_json(other.net->config())) != sizes(to_json(config())) ||
+    if (!models::have_same_parameters(to_json(other.net->config()), to_json(config())) ||
         data::tokenizer_hash(*other.tokenizer) != data::tokenizer_hash(*tokenizer_)) {
       fail(ErrorKind::data, "--init: {}: a net of other sizes or with another tokenizer: {}; expected {}", path.string(),
            to_json(other.net->config()).dump(), to_json(config()).dump());
@@ -238,7 +235,7 @@ int train_clip(Session& session, std::span<const std::string> args) {
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   settings.data.spec = kept_path(settings.data.spec);
-  settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
+  if (options.is_asked_for("tokenizer")) settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
   settings.check_evaluation(options, data.validation.size() != 0);
   if (is_finished(session, options, settings, settings.steps, "--steps")) return exit_done;

@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/softmax.h"
 #include "data/pairs/pair_batches.h"
+#include "models/config_json.h"
 #include "models/dalle/model_file.h"
 #include "models/dalle/sampler.h"
 #include "models/dvae/coder.h"
@@ -94,11 +95,7 @@ class TrainedDalle final : public TrainedModel {
   std::unique_ptr<TensorSource> initial_values() override {
     const fs::path path = find_model(settings_.init);
     const models::LoadedDalle other = models::load_dalle(engine(), path);
-    const auto sizes = [](nlohmann::json json) {
-      json.erase("dropout");
-      return json;
-    };
-    if (sizes(to_json(other.net->config())) != sizes(to_json(config_))) {
+    if (!models::have_same_parameters(to_json(other.net->config()), to_json(config_))) {
       fail(ErrorKind::data, "--init: {}: a net of other sizes: {}; expected {}", path.string(),
            to_json(other.net->config()).dump(), to_json(config_).dump());
     }
@@ -328,7 +325,7 @@ int train_dalle(Session& session, std::span<const std::string> args) {
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   for (std::string* path : {&settings.data.spec, &settings.dvae}) *path = kept_path(*path);
-  settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
+  if (options.is_asked_for("tokenizer")) settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
   settings.layout.refuse_samples(options, settings.samples.every, {"sample-every", "sample-prompt"});
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
   settings.check_evaluation(options, data.validation.size() != 0);

@@ -90,7 +90,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
     }
   }
   settings.data = kept_path(settings.data);
-  settings.tokenizer = kept_tokenizer(settings.tokenizer);
+  if (options.is_asked_for("tokenizer")) settings.tokenizer = kept_tokenizer(settings.tokenizer);
   const train::TrainOptions training = settings.make_options();
   const bool goes_on = settings.resume;  // with its rate, which is 0, for that of one process, in those of older programs
   settle_local(session, settings.local, settings.layout, training.optimizer.average, settings);

@@ -164,7 +164,7 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
       fail(ErrorKind::usage, "--{}: missing; the net's description has one for {} alone", name, recipe.optimizer);
     }
   }
-  if (training.optimizer != "sgd" && options.is_asked_for("momentum")) {
+  if (training.optimizer != "sgd" && options.asks_for_other("momentum", "optimizer") && training.momentum != recipe.momentum) {
     fail(ErrorKind::usage, "--momentum: {:g} has no effect; it needs --optimizer sgd", training.momentum);
   }
   // As many examples move the parameters as far.

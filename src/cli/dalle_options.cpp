@@ -51,7 +51,7 @@ void DalleSettings::declare(Options& options) {
   options.number(
       "merge-dropout", merge_dropout, 0, 1,
       "Probability with which each merge of byte pairs in a caption is left out, others in every epoch; 0 disables it");
-  static const std::vector<Options::Need> needs{{"merge-dropout", "tokenizer", {"!bytes"}}};
+  static const std::vector<Options::Need> needs{{"merge-dropout", "tokenizer", {"!bytes"}, "0"}};
   options.needs(needs);
   declare_training(options, "Pairs");
   declare_loss_scale(options);

@@ -96,7 +96,7 @@ void FloatSettings::check_evaluation(const Options& options, bool has_validation
     fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
   }
   for (const char* option : {"evaluate-every", "evaluate-sequences"}) {
-    if (!options.has(option) || !options.is_asked_for(option) || options.raw(option) == "0") continue;
+    if (!options.asks_for_other(option, "validation")) continue;
     fail(ErrorKind::usage, "--{}: {} has no effect without validation data to evaluate on; expected --validation", option,
          options.raw(option));
   }

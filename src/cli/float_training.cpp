@@ -25,7 +25,7 @@ std::optional<Threads> begin_training(Session& session, std::span<const std::str
   }
   set_watchdog(session.comm, settings.watchdog_seconds);
   if (settings.out.empty()) settings.out = default_folder(net);
-  settings.init = kept_path(settings.init);
+  if (options.is_asked_for("init")) settings.init = kept_path(settings.init);  // a run's is as it was kept
   session.on_root([&] { train::check_run_folder(settings.out, settings.resume); });
   const Threads threads = choose_threads(session.comm);
   catch_stop_signals();

@@ -353,10 +353,9 @@ void Options::check_needs() const {
   for (const Need& need : needs_) {
     const Entry* entry = find(need.option);
     const Entry* other = find(need.other);
-    const Source from = source(need.option);
-    if (entry == nullptr || other == nullptr || from > Source::config_file || from > source(need.other)) continue;
+    if (entry == nullptr || other == nullptr || !asks_for_other(need.option, need.other)) continue;
     const std::vector<std::string> values = entry->get();
-    if (values == entry->default_values) continue;
+    if (need.harmless != nullptr && values == std::vector<std::string>{need.harmless}) continue;
     const std::vector<std::string> of_other = other->get();
     const std::string value = of_other.empty() ? "" : of_other.front();
     const bool is_met = need.values.empty()                    ? of_other != other->default_values
@@ -376,6 +375,11 @@ Options::Source Options::source(const std::string& name) const {
 bool Options::is_asked_for(const std::string& name) const {
   const Source from = source(name);
   return from == Source::command_line || from == Source::config_file;
+}
+
+bool Options::asks_for_other(const std::string& name, const std::string& than) const {
+  const Entry* entry = find(name);
+  return entry != nullptr && is_asked_for(name) && source(name) <= source(than) && entry->get() != entry->default_values;
 }
 
 std::string Options::raw(const std::string& name) const {

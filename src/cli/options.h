@@ -45,11 +45,13 @@ class Options {
   };
   void former(std::span<const Former> table) { former_.insert(former_.end(), table.begin(), table.end()); }
 
-  // An option that has no effect unless another has one of these values; none: another than its default; "!x": any but x.
+  // An option that has no effect unless another has one of these values; none: another than its default; "!x": any but x; "":
+  // none.
   struct Need {
     const char* option;
     const char* other;
     std::vector<std::string> values;
+    const char* harmless = nullptr;  // a value that is allowed beside, since it asks for no more than what is so
   };
   // finish() refuses the options that lack what they need: those on the command line and in --config files whose value is not
   // the default, unless the other one is nearer to the command line, as where it overrides a file. Options that are not
@@ -90,6 +92,9 @@ class Options {
   Source source(const std::string& name) const;
   // Whether the command line or a --config file gives it, not the run that goes on or the default.
   bool is_asked_for(const std::string& name) const;
+  // The same of another value than the default, unless `than`, which decides whether it has an effect, is nearer to the command
+  // line. After finish().
+  bool asks_for_other(const std::string& name, const std::string& than) const;
   // The value as written, "" if it was not given: for the few that are needed before finish().
   std::string raw(const std::string& name) const;
 

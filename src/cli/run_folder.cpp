@@ -69,10 +69,9 @@ void check_resumed(const Options& options, const std::string& out, const std::st
   if (!options.has("init") || !options.is_asked_for("init")) return;
   // The run has begun: another beginning would change nothing but what its options say.
   const std::string given = options.raw("init");
-  const auto normal = [](const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); };
   const std::string key = "init = ";
   for (const std::string& line : lines_of(stored)) {
-    if (line.starts_with(key) && !given.empty() && normal(line.substr(key.size())) == normal(given)) return;
+    if (line.starts_with(key) && !given.empty() && kept_path(line.substr(key.size())) == kept_path(given)) return;
   }
   fail(ErrorKind::usage, "--init: {} with --resume; the run in {} has begun already, and not from it", given, out);
 }
@@ -125,19 +124,19 @@ std::vector<std::string> asked_otherwise(const Options& options, const std::stri
   };
   const auto absolute = [](const std::set<std::string>& values) {
     std::set<std::string> paths;
-    for (const std::string& value : values) paths.insert(std::filesystem::absolute(value).lexically_normal().string());
+    for (const std::string& value : values) paths.insert(kept_path(value));
     return paths;
   };
   const std::map<std::string, std::set<std::string>> of_run = by_name(ini);
   std::map<std::string, std::set<std::string>> asked = by_name(options.to_ini());
   for (const auto& [name, values] : of_run) {
-    if (options.has(name) && options.is_asked_for(name)) asked[name];  // an option that is empty has no line
+    if (options.has(name) && options.is_asked_for(name) && options.raw(name).empty()) asked[name];  // has no line of its own
   }
   std::vector<std::string> others;
   for (const auto& [name, values] : asked) {
     if (!options.is_asked_for(name)) continue;
     const auto before = of_run.find(name);
-    if (before != of_run.end() && (before->second == values || before->second == absolute(values))) continue;
+    if (before != of_run.end() && (before->second == values || absolute(before->second) == absolute(values))) continue;
     for (const std::string& value : values) others.push_back(fmt::format("{} = {}", name, value));
     if (values.empty()) others.push_back(name + " =");
   }

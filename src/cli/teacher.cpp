@@ -15,6 +15,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/isa.h"
 #include "core/text.h"
 #include "data/augment.h"
 #include "data/soft_labels.h"
@@ -24,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t images_at_once = 512;
+constexpr std::size_t labels_at_once = 512;  // between two meetings of the ranks
 
 bool holds_soft_labels(const fs::path& path) {
   if (fs::is_directory(path)) return false;
@@ -61,26 +62,23 @@ Share share_of(mpi::Comm& comm, const std::string& teacher) {
   return share;
 }
 
-// Probabilities of images begin .. end as they are moved: (end - begin, places, C).
+// Soft labels of images begin .. end, each as it is and moved: (end - begin, places, C).
 std::vector<std::uint8_t> labels_of_images(const ImageModel& model, const data::Dataset& train, std::size_t begin,
                                            std::size_t end, int step) {
   const std::size_t classes = train.classes(), places = data::labels_per_image(step);
-  std::vector<std::uint8_t> labels((end - begin) * places * classes);
-  std::vector<std::vector<std::uint8_t>> rooms(end - begin), moved(end - begin, std::vector<std::uint8_t>(train.shape.size()));
-  std::vector<std::span<const std::uint8_t>> images;
-  for (std::size_t i = begin; i < end; ++i) images.push_back(train.image(i, rooms[i - begin]));
+  std::vector<std::vector<std::uint8_t>> moved((end - begin) * places, std::vector<std::uint8_t>(train.shape.size()));
+  std::vector<std::uint8_t> room;
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    const data::Shift shift = step == 0 ? data::Shift() : data::label_shifts(step)[i % places];
+    data::shift(train.image(begin + i / places, room), train.shape, shift.down, shift.across, false, moved[i].data());
+  }
   train.check_reads();
-  for (std::size_t place = 0; place < places; ++place) {
-    const data::Shift shift = step == 0 ? data::Shift() : data::label_shifts(step)[place];
-    for (std::size_t i = 0; i < images.size(); ++i) {
-      data::shift(images[i], train.shape, shift.down, shift.across, false, moved[i].data());
-    }
-    const std::vector<std::span<const std::uint8_t>> shown(moved.begin(), moved.end());
-    const std::vector<float> probabilities = model.probabilities(shown);
-    for (std::size_t i = 0; i < images.size(); ++i) {
-      data::quantise_probabilities({probabilities.data() + i * classes, classes},
-                                   std::span(labels).subspan((i * places + place) * classes, classes));
-    }
+  const std::vector<float> probabilities =
+      model.probabilities(std::vector<std::span<const std::uint8_t>>(moved.begin(), moved.end()));
+  std::vector<std::uint8_t> labels(probabilities.size());
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    data::quantise_probabilities(std::span(probabilities).subspan(i * classes, classes),
+                                 std::span(labels).subspan(i * classes, classes));
   }
   return labels;
 }
@@ -97,15 +95,18 @@ std::vector<std::uint8_t> labels_of_share(Session& session, const std::string& t
       own.shift = 0;  // each view takes its time
       return own;
     };
-    model = open_image_model(find_model(teacher), views, "bf16");  // twice as fast, and finer than a byte
+    // Half the time where the CPU multiplies it; labels are bytes, which differ by a step now and then.
+    model = open_image_model(find_model(teacher), views, multiplies_bf16() ? "bf16" : "f32");
     check_fit(train, model->shape, model->class_names);
   });
   const std::size_t first = share.has_teacher ? train.size() * share.place / share.teachers : 0;
   const std::size_t end = share.has_teacher ? train.size() * (share.place + 1) / share.teachers : 0;
   std::vector<std::uint8_t> labels;
+  labels.reserve((end - first) * data::labels_per_image(step) * train.classes());
+  const std::size_t at_once = labels_at_once / data::labels_per_image(step);
   const std::size_t most = (train.size() + share.teachers - 1) / share.teachers;
   const Clock::time_point start = Clock::now();
-  for (std::size_t done = 0; done < most; done += images_at_once) {
+  for (std::size_t done = 0; done < most; done += at_once) {
     std::array<std::int64_t, 1> stops{stop_requested() ? 1 : 0};
     comm.sum(std::span(stops));
     if (stops[0] != 0) {
@@ -113,14 +114,14 @@ std::vector<std::uint8_t> labels_of_share(Session& session, const std::string& t
     }
     comm.together([&] {
       const std::size_t begin = std::min(first + done, end);
-      const std::size_t next = std::min(begin + images_at_once, end);
+      const std::size_t next = std::min(begin + at_once, end);
       if (begin == next) return;
       const std::vector<std::uint8_t> found = labels_of_images(*model, train, begin, next, step);
       labels.insert(labels.end(), found.begin(), found.end());
     });
-    const auto labelled = static_cast<double>(std::min(done + images_at_once, most));
-    session.terminal.update(fmt::format("teacher: {:.0f}% of the images labelled, ends in {}",
-                                        100 * labelled / static_cast<double>(most),
+    const auto labelled = static_cast<double>(std::min(done + at_once, most));
+    session.terminal.update(fmt::format("teacher: {:.0f}% of the images labelled{}, ends in {}",
+                                        100 * labelled / static_cast<double>(most), step == 0 ? "" : " at 9 places each",
                                         format_duration(seconds_since(start) * (static_cast<double>(most) / labelled - 1))));
   }
   return labels;
@@ -162,13 +163,19 @@ void add_soft_labels(Session& session, const std::string& teacher, data::Dataset
     const std::vector<std::uint8_t> labels = labels_of_share(session, teacher, share_of(comm, teacher), train, step);
     const auto mine = std::as_bytes(std::span(labels));
     std::vector<std::byte> all;
-    for (const std::vector<std::byte>& part : comm.gather_bytes(mine)) all.insert(all.end(), part.begin(), part.end());
+    for (std::vector<std::byte>& part : comm.gather_bytes(mine)) {
+      all.insert(all.end(), part.begin(), part.end());
+      part = {};
+    }
     all = comm.broadcast_bytes(std::move(all));
     train.soft_label_step = step;
     train.soft_labels.resize(all.size());
     std::ranges::transform(all, train.soft_labels.begin(), [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
     session.terminal.print("teacher {} labelled {} images in {}{}", found, train.size(), format_duration(seconds_since(start)),
                            step == 0 ? "" : fmt::format(", each at 9 places {} pixels apart", step));
+  }
+  if (is_file && train.soft_label_step != 0) {
+    session.terminal.print("teacher {}: labels of images at 9 places {} pixels apart", teacher, train.soft_label_step);
   }
   const auto [right, sure] = agreement(train);
   session.terminal.print("teacher: {:.2f}% of the training images as labelled; their labels have a probability of {:.3f}",

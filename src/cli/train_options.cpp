@@ -336,12 +336,21 @@ std::size_t TrainSettings::chosen_workers() const {
   return workers != 0 ? workers : std::min(default_workers, run.train.batch);
 }
 
-int TrainSettings::soft_label_step() const {
+int TrainSettings::soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const {
   int most = run.train.augment.crop_padding;
-  for (const layerwise::StageSpec& stage : run.net.stages) {
-    if (!stage.augment.empty()) most = std::max(most, data::parse_augment(stage.augment).crop_padding);
+  const auto add = [&](const layerwise::NetSpec& spec) {
+    for (const layerwise::StageSpec& stage : spec.stages) {
+      if (!stage.augment.empty()) most = std::max(most, data::parse_augment(stage.augment).crop_padding);
+    }
+  };
+  add(run.net);
+  for (const layerwise::Variant& variant : nets) add(variant.net);
+  const int asked = static_cast<int>(teacher_shift);
+  if (asked > most && options.asks_for_other("teacher-shift", "augment")) {
+    fail(ErrorKind::usage, "--teacher-shift: {}; expected at most the pixels by which crops of --augment move images, {}",
+         asked, most);
   }
-  return std::min(most, static_cast<int>(teacher_shift));
+  return std::min(most, asked);
 }
 
 std::size_t TrainSettings::most_ranks(const Options& options) const {

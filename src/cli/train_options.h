@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,9 +52,9 @@ struct TrainSettings {
   void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
   void resolve(const Options& options, std::size_t ranks);
-  // Pixels between the places at which a teacher labels images: --teacher-shift, no more than some stage's augmentation moves
-  // them.
-  int soft_label_step() const;
+  // Pixels between the places at which a teacher labels images for some of these nets: --teacher-shift, but no more than a
+  // stage's augmentation moves them. Throws Error(usage) where it is asked for and is more than that.
+  int soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const;
   // The most processes that a run can be divided among: logical workers, or the images of a minibatch.
   std::size_t most_ranks(const Options& options) const;
   // Reads the text of the file of --plan. Throws usage errors.

@@ -69,7 +69,8 @@ std::uint64_t free_space(const std::filesystem::path& folder);
 // Replaces (or creates) a file so that a reader, or the next run after a crash, finds either the old content or the new:
 // writes a temporary file in the same folder, flushes it to the device, renames it, flushes the folder. On failure (disk
 // full, no permission, no such folder) the temporary is removed, the old file is untouched, and an io error names the path
-// and the system's reason. A device or pipe is written to as it is.
+// and the system's reason. A device, a pipe or what a process has open
+// (/dev/stdout) is written to as it is.
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_atomically(const std::filesystem::path& path, std::string_view text);
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,26 +16,38 @@
 #include "core/file_descriptor.h"
 #include "core/file_state.h"
 #include "core/hash.h"
+#include "core/text.h"
 
 namespace bitloom {
 namespace {
 
-// Whether a path leads to a file that a process has open, as /dev/stdout does.
-bool is_open_file(std::filesystem::path path) {
+// The place under /proc that a path leads to where it names a file that a process has open, as /dev/stdout does; "" otherwise.
+std::filesystem::path open_file_of(std::filesystem::path path) {
   std::error_code error;
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links) {
     const std::filesystem::path folder = std::filesystem::canonical(path.has_parent_path() ? path.parent_path() : ".", error);
-    if (error) return false;
+    if (error) break;
     const std::string name = folder.string();
-    if (name.starts_with("/proc/") && name.ends_with("/fd")) return true;
+    if (name.starts_with("/proc/") && name.ends_with("/fd")) return folder / path.filename();
     path = folder / std::filesystem::read_symlink(path, error);
   }
-  return false;
+  return {};
+}
+
+// A descriptor for writing to what is there already: this process's own, so that what it writes before and after keeps its
+// place, or a new one. -1 and errno where that fails.
+int open_in_place(const std::filesystem::path& path) {
+  const std::filesystem::path place = open_file_of(path);
+  const auto number = parse_int(place.filename().string());
+  if (number && place.parent_path() == fmt::format("/proc/{}/fd", ::getpid())) {
+    return ::fcntl(static_cast<int>(*number), F_DUPFD_CLOEXEC, 0);
+  }
+  return open_file(path, O_WRONLY | O_APPEND);
 }
 
 // A device or pipe is no file to be replaced: /dev/stdout would be gone. Nor has it places.
 void write_in_place(const std::filesystem::path& path, const std::function<void(const WritePart& write)>& produce) {
-  Descriptor target(open_file(path, O_WRONLY | O_APPEND));
+  Descriptor target(open_in_place(path));
   const auto check = [&](int error) {
     if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
   };
@@ -60,12 +73,17 @@ constexpr std::string_view temporary_suffix = ".tmp";
 
 constexpr std::size_t host_digits = 8, random_digits = 8;  // of a temporary's name, hexadecimal
 
-// The same for all processes of a host that see each other's locks.
+// The same for all processes that see each other's locks: those of one kernel, whatever containers call their hosts.
 const std::string& host_tag() {
   static const std::string tag = [] {
-    std::array<char, 256> name{};
-    ::gethostname(name.data(), name.size() - 1);
-    return Hasher().update(std::string_view(name.data())).finish().hex().substr(0, host_digits);
+    std::string host;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host);
+    if (host.empty()) {
+      std::array<char, 256> name{};
+      ::gethostname(name.data(), name.size() - 1);
+      host = name.data();
+    }
+    return Hasher().update(std::string_view(host)).finish().hex().substr(0, host_digits);
   }();
   return tag;
 }
@@ -166,7 +184,7 @@ void write_parts_atomically(const std::filesystem::path& path, const std::functi
   std::error_code ignored;
   const std::filesystem::file_type type = std::filesystem::status(path, ignored).type();
   using enum std::filesystem::file_type;
-  if (type == character || type == block || type == fifo || type == socket || is_open_file(path)) {
+  if (type == character || type == block || type == fifo || type == socket || !open_file_of(path).empty()) {
     return write_in_place(path, produce);
   }
   const std::filesystem::path folder = folder_of(path);

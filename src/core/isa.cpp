@@ -74,6 +74,14 @@ const std::span<const Feature> known_features;  // Advanced SIMD is part of the 
 
 }  // namespace
 
+bool multiplies_bf16() {
+#if defined(__x86_64__)
+  return cpu_has("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 bool cpu_has(std::string_view feature) {
   for (const Feature& known : known_features) {
     if (feature == known.name) return known.is_there();

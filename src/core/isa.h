@@ -14,6 +14,9 @@ namespace bitloom {
 // that isa.cpp does not know.
 bool cpu_has(std::string_view feature);
 
+// Whether it multiplies bf16 itself, on vectors. Elsewhere what computes in bf16 converts to f32 and back.
+bool multiplies_bf16();
+
 using HasFeature = bool (*)(std::string_view);
 
 // One compiled-in table.

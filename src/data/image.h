@@ -23,8 +23,8 @@ struct Image {
 // data error that names the file and what is wrong with it.
 Image read_image(const std::filesystem::path& path, std::size_t channels = 3);
 
-// Height, width and 3 channels of a picture, from the head of its file, which has to reach to its end; `name` stands for it in
-// messages. Throws what read_image() throws but for pixels that are damaged.
+// Height, width and 3 channels of a picture, from the head of its file, which is walked to its end marker; `name` stands for it
+// in messages. Throws what read_image() throws but for pixels that are damaged.
 ImageShape image_shape(std::span<const std::byte> file, const std::string& name);
 
 // True if the file name ends in .png, .jpg or .jpeg, in any case.

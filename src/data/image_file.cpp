@@ -65,15 +65,18 @@ struct PngReader {
   png_image png{};
 };
 
-// Throws for a file that was cut off: its chunks do not come to the last one.
+// Throws for a file that was cut off, in the middle of a chunk or before those of the picture. Some lack the last one alone.
 void check_png_end(Bytes file, const std::string& path) {
   constexpr std::size_t signature = 8, around = 12;  // bytes; of a chunk without its data
+  bool has_picture = false;
   for (std::size_t at = signature; at + around <= file.size();) {
     std::size_t length = 0;
     for (std::size_t i = 0; i < 4; ++i) length = length << 8U | std::to_integer<std::size_t>(file[at + i]);
     if (length > file.size() - at - around) break;
     if (std::memcmp(file.data() + at + 4, "IEND", 4) == 0) return;
+    has_picture |= std::memcmp(file.data() + at + 4, "IDAT", 4) == 0;
     at += around + length;
+    if (has_picture && at == file.size()) return;
   }
   fail(ErrorKind::data, "{}: broken PNG: it is cut off", path);
 }

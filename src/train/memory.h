@@ -8,7 +8,7 @@
 namespace bitloom::train {
 
 // Peaks in bytes, as nn::Pool counts them. What is not in it: activations on their way, about two of the largest; moving
-// averages of batch norm and their slow weights.
+// statistics of batch norm, and what follows them.
 struct MemoryNeeds {
   std::uint64_t parameters = 0;
   std::uint64_t gradients = 0;

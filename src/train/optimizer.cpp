@@ -84,8 +84,8 @@ Optimizer::Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> paramet
 }
 
 void Optimizer::restart_averages() {
-  for (Average& each : averages_) nn::scale_add(engine_, 1, *each.fast, 0, each.average);
-  for (Slow& each : slow_) nn::scale_add(engine_, 1, *each.fast, 0, each.slow);
+  for (Follower& each : averages_) nn::scale_add(engine_, 1, *each.fast, 0, each.slow);
+  for (Follower& each : slow_) nn::scale_add(engine_, 1, *each.fast, 0, each.slow);
 }
 
 const nn::Parameter* Optimizer::find_bad_gradient() const {
@@ -125,7 +125,7 @@ void Optimizer::step(double rate, double share, double scale, double norm,
   ++all_steps_;
   if (averages_.empty() || all_steps_ % options_.average_every != 0) return;
   const double decay = average_decay(options_.average, all_steps_ / options_.average_every);
-  for (Average& each : averages_) nn::scale_add(engine_, 1 - decay, *each.fast, decay, each.average);
+  for (Follower& each : averages_) nn::scale_add(engine_, 1 - decay, *each.fast, decay, each.slow);
 }
 
 bool Optimizer::look_ahead(std::uint64_t steps) {
@@ -135,7 +135,7 @@ bool Optimizer::look_ahead(std::uint64_t steps) {
   const double progress =
       static_cast<double>(steps) / static_cast<double>(std::max<std::uint64_t>(options_.lookahead_steps, 1));
   const double keeps = ends ? 1 : options_.lookahead_keeps * std::min(1.0, progress * progress * progress);
-  for (Slow& each : slow_) {
+  for (Follower& each : slow_) {
     if (keeps != 1) nn::scale_add(engine_, 1 - keeps, *each.fast, keeps, each.slow);
     nn::scale_add(engine_, 1, each.slow, 0, *each.fast);
   }
@@ -145,12 +145,12 @@ bool Optimizer::look_ahead(std::uint64_t steps) {
 
 bool Optimizer::swap_averages() {
   // Swaps what is in their memory: values may be parts of whole parameters, which others have handles of.
-  for (Average& each : averages_) {
+  for (Follower& each : averages_) {
     nn::Tensor& value = *each.fast;
     nn::Tensor kept = engine_.empty(value.shape(), value.dtype(), nn::Use::workspace);
     nn::scale_add(engine_, 1, value, 0, kept);
-    nn::scale_add(engine_, 1, each.average, 0, value);
-    nn::scale_add(engine_, 1, kept, 0, each.average);
+    nn::scale_add(engine_, 1, each.slow, 0, value);
+    nn::scale_add(engine_, 1, kept, 0, each.slow);
   }
   if (averages_.empty()) return false;
   nn::refresh_copies(engine_, parameters_);
@@ -163,8 +163,8 @@ std::string slow_name(const std::string& tensor) { return "optimizer.slow." + te
 
 void Optimizer::add_state(std::vector<StateTensor>& all) {
   rule_->add_state(all);
-  for (Average& each : averages_) all.push_back({average_name(each.name), &each.average, each.parameter});
-  for (Slow& each : slow_) all.push_back({slow_name(each.name), &each.slow, each.parameter});
+  for (Follower& each : averages_) all.push_back({average_name(each.name), &each.slow, each.parameter});
+  for (Follower& each : slow_) all.push_back({slow_name(each.name), &each.slow, each.parameter});
 }
 
 std::vector<std::uint64_t> Optimizer::step_counts() const {

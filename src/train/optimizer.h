@@ -83,8 +83,8 @@ class Optimizer {
   void set_step_counts(std::span<const std::uint64_t> counts);
 
  private:
-  // A slow weight and the tensor that it follows.
-  struct Slow {
+  // A slow weight or moving average, and what it follows.
+  struct Follower {
     std::string name;
     nn::Tensor* fast;
     nn::Tensor slow;
@@ -94,15 +94,8 @@ class Optimizer {
   std::vector<nn::Parameter*> parameters_;  // those that are not frozen
   OptimizerOptions options_;
   std::unique_ptr<UpdateRule> rule_;
-  // A moving average and the tensor that it follows.
-  struct Average {
-    std::string name;
-    nn::Tensor* fast;
-    nn::Tensor average;
-    const nn::Parameter* parameter;  // that it belongs to; none: a buffer
-  };
-  std::vector<Average> averages_;
-  std::vector<Slow> slow_;
+  std::vector<Follower> averages_;
+  std::vector<Follower> slow_;
   std::vector<std::uint64_t> steps_;  // by parameter
   std::uint64_t all_steps_ = 0;
 };

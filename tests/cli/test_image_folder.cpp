@@ -101,26 +101,35 @@ TEST_CASE("a host that cannot read images which exceed the memory limit is named
 }
 
 // More pictures of before stayed among the new ones, and files of CIFAR-10 hid pictures.
-TEST_CASE("a synthetic data set takes the place of the one that was there", "[data]") {
+TEST_CASE("a synthetic data set replaces files of its own names, and mixes with no others", "[data]") {
   const TempDir folder;
-  const auto info_of = [&](const std::string& options) {
-    const Outcome made = run_program(folder.path(), with({"data", "synth", "--out", "set"}, words_of(options)));
+  const auto synth = [&](const std::string& out, const std::string& options) {
+    return run_program(folder.path(), with({"data", "synth", "--out", out}, words_of(options)));
+  };
+  const auto info_of = [&](const std::string& out, const std::string& options) {
+    const Outcome made = synth(out, options);
     INFO(made.out << made.err);
     REQUIRE(made.code == 0);
-    const Outcome info = run_program(folder.path(), {"data", "info", "set"});
+    const Outcome info = run_program(folder.path(), {"data", "info", out});
     INFO(info.err);
     REQUIRE(info.code == 0);
     return info.out;
   };
-  CHECK(has(info_of("--format pictures --train 40 --test 30"), "\ntrain: 40 images"));
-  write_file(folder / "set/notes.txt", "of one's own");
-  const std::string fewer = info_of("--format pictures --train 10 --test 20 --force");
-  CHECK(has(fewer, "\ntrain: 10 images"));
-  CHECK(has(fewer, "\ntest: 20 images"));
-  CHECK(has(info_of("--format cifar10 --train 50 --test 20 --force"), "\ntrain: 50 images"));
-  CHECK_FALSE(fs::exists(folder / "set/train"));
-  const std::string pictures = info_of("--format pictures --train 10 --test 20 --force");
-  CHECK(has(pictures, "folder: 32 x 32 pixels"));
-  CHECK(has(pictures, "\ntrain: 10 images"));
-  CHECK(read_file(folder / "set/notes.txt") == "of one's own");
+  const auto is_refused = [&](const std::string& out, const std::string& options, const std::string& file) {
+    const Outcome outcome = synth(out, options);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(has(outcome.err, "--out: " + out + "/" + file));
+    CHECK(has(outcome.err, " would stay among the new files; expected a new folder"));
+  };
+  CHECK(has(info_of("pictures", "--format pictures --train 40 --test 30"), "\ntrain: 40 images"));
+  is_refused("pictures", "--format pictures --train 10 --test 30 --force", "train/");
+  is_refused("pictures", "--format pictures --train 40 --test 20 --force", "test/");
+  is_refused("pictures", "--format cifar10 --train 50 --test 20 --force", "train/");
+  write_file(folder / "pictures/notes.txt", "of one's own");
+  CHECK(has(info_of("pictures", "--format pictures --train 60 --test 40 --force"), "\ntrain: 60 images"));
+  CHECK(read_file(folder / "pictures/notes.txt") == "of one's own");
+  CHECK(has(info_of("batches", "--format cifar10 --train 50 --test 20"), "\ntrain: 50 images"));
+  CHECK(has(info_of("batches", "--format cifar10 --train 30 --test 20 --force"), "\ntrain: 30 images"));
+  is_refused("batches", "--format pictures --train 60 --test 40 --force", "test_batch.bin");
 }

@@ -85,7 +85,8 @@ TEST_CASE("workers train one convolutional net through a folder", "[cnn][local]"
   // One that comes when all is done has the same parameters, and takes its statistics from images alone.
   const Outcome late =
       run_program(folder.path(), local_cnn("late", {"--through", "shared", "--validation", "0", "--evaluate-every", "0"}));
-  CHECK(late.code == 2);  // other images
+  CHECK(late.code == 2);
+  CHECK(has(late.err, "the training images' content"));
   const Outcome last = run_program(folder.path(), with(worker("last"), {"--evaluate-every", "1000"}));
   REQUIRE(last.code == 0);
   CHECK(same_parameters(folder / "a/model.safetensors", folder / "last/model.safetensors"));

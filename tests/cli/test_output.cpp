@@ -178,8 +178,9 @@ TEST_CASE("a training whose output nobody reads any more goes on, and its exit c
   for (const std::string& line : {gpt, fmt::format("{}", fmt::join(quick_training("binary"), " "))}) {
     INFO(line);
     // The pipe has no reader from the beginning on, however slow the machine is.
-    const Outcome outcome = run_shell(folder.path(), "rm -f unread; mkfifo unread; exec 3<>unread 4>unread 3<&-\n" +
-                                                         ("OMP_NUM_THREADS=1 \"$BITLOOM\" " + line + " >&4"));
+    const Outcome outcome =
+        run_shell(folder.path(), "rm -f unread; mkfifo unread; exec 3<>unread 4>unread 3<&-\n" +
+                                     ("OMP_NUM_THREADS=1 env --default-signal=PIPE \"$BITLOOM\" " + line + " >&4"));
     INFO(outcome.err);
     CHECK(outcome.code == 5);
     CHECK(has(outcome.err, "bitloom: the standard output cannot be written: Broken pipe\n"));

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <string>
 
+#include "core/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
@@ -20,6 +21,7 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   INFO(straight.out << straight.err);
   REQUIRE(straight.code == 0);
   CHECK(has(straight.out, "/teacher/model.safetensors labelled 260 images in "));
+  CHECK(has(straight.out, ", each at 9 places 3 pixels apart\n"));
   CHECK(has(straight.out, "of the training images as labelled; their labels have a probability of 0."));
   REQUIRE(run_program(folder.path(), with(quick_training("untaught"), {"--cache", "none"})).code == 0);
   CHECK_FALSE(same_tensors(folder / "straight/model.safetensors", folder / "untaught/model.safetensors"));
@@ -95,4 +97,45 @@ TEST_CASE("teachers that cannot teach are refused", "[train]") {
   Args training = with(quick_training("taught"), {"--teacher", "other"});
   REQUIRE(run_program(folder.path(), training).code == 0);
   CHECK(has(refusal({"--teacher", "taught/soft-labels.safetensors", "--split-seed", "2"}, 3), "soft labels of other images"));
+}
+
+TEST_CASE("a teacher labels images as far as augmentation moves them, and runs keep how far", "[train]") {
+  const TempDir folder;
+  REQUIRE(run_program(folder.path(), with(quick_training("other"), {"--max-train", "100"})).code == 0);
+  const auto taught = [&](const std::string& out, const Args& more) {
+    const Outcome outcome = run_program(folder.path(), with(with(quick_training(out), {"--teacher", "other"}), more));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  const auto step_of = [&](const std::string& run) {
+    const std::string options = read_file(folder / run / "options.ini"), key = "\nteacher-shift = ";
+    return options.substr(options.find(key) + key.size(), 1);
+  };
+  CHECK(has(taught("cut", {"--augment", "crop2"}), ", each at 9 places 2 pixels apart\n"));
+  CHECK(step_of("cut") == "2");
+  for (const Args& more : {Args{"--teacher-shift", "0"}, Args{"--augment", "flip"}}) {
+    const std::string out = more.back() == "0" ? "zero" : "flip";
+    CHECK_FALSE(has(taught(out, more), "9 places"));
+    CHECK(step_of(out) == "0");
+  }
+  CHECK(TensorFile::load(folder / "zero/soft-labels.safetensors").get("soft_labels").shape.size() == 2);
+  CHECK(TensorFile::load(folder / "cut/soft-labels.safetensors").get("soft_labels").shape.at(1) == 9);
+
+  const std::string labels = "cut/soft-labels.safetensors";
+  CHECK(has(run_program(folder.path(), with(quick_training("file"), {"--teacher", labels})).out,
+            labels + ": labels of images at 9 places 2 pixels apart\n"));
+  CHECK(step_of("file") == "2");
+  const auto is_refused = [&](const Args& more, const std::string& message) {
+    const Outcome outcome = run_program(folder.path(), with(quick_training("refused"), more));
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK(has(outcome.err, message));
+    CHECK_FALSE(std::filesystem::exists(folder / "refused"));
+  };
+  is_refused({"--teacher", labels, "--teacher-shift", "1"},
+             "--teacher-shift: 1; the soft labels that are there are of images moved by 2");
+  is_refused({"--teacher", "other", "--augment", "crop2", "--teacher-shift", "4"},
+             "--teacher-shift: 4; expected at most the pixels by which crops of --augment move images, 2");
+  is_refused({"--teacher-shift", "1"}, "--teacher-shift: 1 has no effect; it needs --teacher");
 }

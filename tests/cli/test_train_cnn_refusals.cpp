@@ -319,16 +319,22 @@ TEST_CASE("a run of a convolutional net keeps the micro-batch that it began with
 // It was told to be done already.
 TEST_CASE("a finished run of a convolutional net is launched for more epochs", "[cnn][launch][mpi]") {
   const TempDir folder;
-  const auto args = [](const char* epochs) { return training("tiny", 240, 20, {"--epochs", epochs, "--out", "run"}); };
-  REQUIRE(run_program(folder.path(), args("1")).code == 0);
-  const auto launch = [&](const char* epochs) {
-    const Outcome outcome = run_program(folder.path(), with({"launch", "--"}, args(epochs)), mpi_settings());
+  const auto args = [](const Args& more) { return with(training("tiny", 240, 20, {"--out", "run"}), more); };
+  REQUIRE(run_program(folder.path(), args({"--epochs", "1"})).code == 0);
+  const auto launch = [&](const Args& more) {
+    const Outcome outcome = run_program(folder.path(), with({"launch", "--"}, args(more)), mpi_settings());
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.code == 0);
     return outcome.out;
   };
-  CHECK(has(launch("1"), "is done already"));
-  CHECK_FALSE(has(launch("2"), "is done already"));
+  CHECK(has(launch({"--epochs", "1"}), "is done already"));
+  CHECK_FALSE(has(launch({"--epochs", "2"}), "is done already"));
   CHECK(lines_of(folder / "run", "result").back()["steps"] == 20);
-  CHECK(has(launch("2"), "is done already"));
+  CHECK(has(launch({"--epochs", "2"}), "is done already"));
+  // The nearer to the command line, the stronger.
+  write_file(folder / "base.ini", "steps = 23\n");
+  CHECK(has(launch({"--config", "base.ini", "--epochs", "2"}), "is done already"));
+  CHECK_FALSE(has(launch({"--config", "base.ini"}), "is done already"));
+  CHECK(lines_of(folder / "run", "result").back()["steps"] == 23);
+  CHECK(has(launch({"--config", "base.ini"}), "is done already"));
 }

@@ -238,23 +238,23 @@ TEST_CASE("devices are written to, not replaced", "[file]") {
 // Standard output that led into a file: the link was replaced, and the file got nothing.
 TEST_CASE("a file that is open is written to through links to its descriptor, which stay", "[file]") {
   const test::TempDir folder;
-  test::write_file(folder / "log", "before, ");
-  const int descriptor = ::open((folder / "log").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  REQUIRE(descriptor >= 0);
+  const int descriptor = ::open((folder / "log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(::write(descriptor, "before, ", 8) == 8);
   fs::create_symlink("/proc/self/fd/" + std::to_string(descriptor), folder / "output");
   fs::create_symlink("output", folder / "link");
   write_atomically(folder / "output", "first, ");
   write_atomically(folder / "link", "second");
+  REQUIRE(::write(descriptor, ", after", 7) == 7);
   CHECK(fs::is_symlink(folder / "output"));
   CHECK(fs::is_symlink(folder / "link"));
-  CHECK(test::read_file(folder / "log") == "before, first, second");
+  CHECK(test::read_file(folder / "log") == "before, first, second, after");
   CHECK(files_in(folder.path()) == 3);
   ::close(descriptor);
   // A link to a file that nobody has open is replaced as ever.
   fs::create_symlink("log", folder / "other");
   write_atomically(folder / "other", "whole");
   CHECK_FALSE(fs::is_symlink(folder / "other"));
-  CHECK(test::read_file(folder / "log") == "before, first, second");
+  CHECK(test::read_file(folder / "log") == "before, first, second, after");
 }
 
 TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {

@@ -27,9 +27,9 @@ std::vector<std::byte> header_with_data(const std::string& header, const std::ve
   return bytes;
 }
 
-// A header whose metadata "net" are arrays in one another.
-std::string nested_header(std::size_t depth) {
-  return R"({"__metadata__":{"net":")" + std::string(depth, '[') + std::string(depth, ']') + R"("}})";
+// A header in which a text of the metadata is arrays in one another.
+std::string nested_header(std::size_t depth, const std::string& key = "bitloom.net") {
+  return R"({"__metadata__":{")" + key + R"(":")" + std::string(depth, '[') + std::string(depth, ']') + R"("}})";
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ std::string nested_header(std::size_t depth) {
 // Descriptions of nets are such texts, and to print or copy what they hold took all of the stack.
 TEST_CASE("metadata that are nested too deeply are refused, however they are read", "[safetensors]") {
   const test::TempDir folder;
-  const std::string expected = "the metadata 'net' is nested too deeply";
+  const std::string expected = "the metadata 'bitloom.net' is nested too deeply";
   for (const std::size_t depth : {101U, 100000U}) {
     CAPTURE(depth);
     const std::vector<std::byte> bytes = header_with_data(nested_header(depth));
@@ -46,7 +46,9 @@ TEST_CASE("metadata that are nested too deeply are refused, however they are rea
     CHECK(has(message_of(ErrorKind::data, [&] { TensorReader::open(folder / "file"); }), expected));
     CHECK(has(message_of(ErrorKind::data, [&] { TensorMapping::open(folder / "file"); }), expected));
   }
-  CHECK(TensorFile::parse(header_with_data(nested_header(100)), "memory").get_metadata("net").size() == 200);
+  CHECK(TensorFile::parse(header_with_data(nested_header(100)), "memory").get_metadata("bitloom.net").size() == 200);
+  // Of other programs it is any text.
+  CHECK(TensorFile::parse(header_with_data(nested_header(1000, "note")), "memory").get_metadata("note").size() == 2000);
 }
 
 TEST_CASE("truth values are read as bytes", "[safetensors]") {

@@ -232,6 +232,17 @@ TEST_CASE("the head of a file gives the size of its picture") {
   }
 }
 
+// The picture is all there, and programs that show it do not miss it.
+TEST_CASE("a PNG file may lack its last chunk") {
+  const TempDir folder;
+  const Image image = slopes(40, 24, 3);
+  write_png(image.pixels, image.shape, folder / "a.png");
+  const std::string bytes = read_file(folder / "a.png");
+  write_file(folder / "a.png", bytes.substr(0, bytes.size() - 12));
+  CHECK(image_shape(std::as_bytes(std::span(bytes).first(bytes.size() - 12)), "a file") == image.shape);
+  CHECK(read_image(folder / "a.png").pixels == image.pixels);
+}
+
 // Cameras put a small picture into a segment, which has an end of its own.
 TEST_CASE("the end of a picture within a JPEG file is not that of the file") {
   const TempDir folder;

@@ -212,6 +212,34 @@ TEST_CASE("a graph that is too large for one file has its large constants in a s
   CHECK(saved.file.metadata == whole.file.metadata);
 }
 
+TEST_CASE("an export that takes the place of another has data of its own until it is whole", "[onnx]") {
+  SavedOnnx saved(OnnxType::f32, 100000);
+  const auto again = [&](std::uint64_t most) {
+    return save_gpt_onnx(saved.gpt.engine, saved.gpt.net, *data::load_tokenizer("bytes"), OnnxType::f32,
+                         saved.folder / "m.onnx", most)
+        .saved.data.filename();
+  };
+  write_file(saved.folder / "other.data", "of one's own");
+  const std::string data = read_file(saved.folder / "m.onnx.data");
+  CHECK(again(100000) == "m.onnx.1.data");
+  CHECK(read_file(saved.folder / "m.onnx.1.data") == data);
+  CHECK_FALSE(std::filesystem::exists(saved.folder / "m.onnx.data"));
+  CHECK(again(100000) == "m.onnx.data");
+  CHECK_FALSE(std::filesystem::exists(saved.folder / "m.onnx.1.data"));
+
+  // A folder cannot be replaced: the export fails when its data are there.
+  std::filesystem::rename(saved.folder / "m.onnx", saved.folder / "kept");
+  std::filesystem::create_directory(saved.folder / "m.onnx");
+  CHECK(has(message_of(ErrorKind::io, [&] { again(100000); }), "Is a directory"));
+  CHECK(read_file(saved.folder / "m.onnx.data") == data);
+  CHECK_FALSE(std::filesystem::exists(saved.folder / "m.onnx.1.data"));
+  std::filesystem::remove(saved.folder / "m.onnx");
+  std::filesystem::rename(saved.folder / "kept", saved.folder / "m.onnx");
+  CHECK(again(OnnxGraph::largest_file).empty());
+  CHECK_FALSE(std::filesystem::exists(saved.folder / "m.onnx.data"));
+  CHECK(std::filesystem::exists(saved.folder / "other.data"));
+}
+
 TEST_CASE("what a GPT's graph cannot have is refused, and nothing is left of it", "[onnx]") {
   TempDir folder;
   SharpGpt gpt(onnx_gpt());

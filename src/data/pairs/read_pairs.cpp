@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -105,14 +106,17 @@ PairListing list_folder(const fs::path& folder) {
   if (error) fail(ErrorKind::data, "{}: the folder cannot be read: {}", folder.string(), error.message());
   std::sort(images.begin(), images.end());
   std::sort(texts.begin(), texts.end());
+  // By the name without its ending, which may be in capitals; .txt comes last and wins.
+  std::map<std::string, std::string> text_of;
+  for (const std::string& text : texts) text_of.insert_or_assign(fs::path(text).stem().string(), text);
   std::vector<std::string> used;
   for (const std::string& image : images) {
-    std::string text = fs::path(image).replace_extension(".txt").string();
-    if (!std::binary_search(texts.begin(), texts.end(), text)) text = fs::path(image).replace_extension(".TXT").string();
-    if (!std::binary_search(texts.begin(), texts.end(), text)) {
+    const auto found = text_of.find(fs::path(image).stem().string());
+    if (found == text_of.end()) {
       listing.images_without_caption.push_back(image);
       continue;
     }
+    const std::string& text = found->second;
     const std::string captions = read_text(folder / text);
     const std::size_t before = listing.pairs.size();
     for_each_filled_line(captions, folder / text, [&](std::string_view line, std::size_t number) {

@@ -96,8 +96,9 @@ class Preparing {
 
  private:
   [[noreturn]] void fail_changed() const {
-    fail(ErrorKind::data, "the text has changed while it was read: {} documents of {} at first; expected files that stay",
-         format_bytes(plan_.bytes), plan_.for_validation.size());
+    fail(ErrorKind::data,
+         "the text has changed while it was read: {} documents of {} in all at first; expected files that stay",
+         plan_.for_validation.size(), format_bytes(plan_.bytes));
   }
 
   struct Split {

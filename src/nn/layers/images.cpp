@@ -237,8 +237,15 @@ Tensor MeanPool::forward(Pass& pass, const Tensor& x) {
   const Shape shape = output(x.shape());
   const std::size_t k = x.shape()[1];
   Tensor y = pass.engine.empty({shape[0], 1, 1, shape[1]}, x.dtype(), Use::activations);
-  upsample_backward(pass.engine, k, x, y);
-  scale_add(pass.engine, 1.0 / static_cast<double>(k * k), y, 0, y);
+  const double share = 1.0 / static_cast<double>(k * k);
+  if (constexpr std::size_t most_summed = 15; k <= most_summed) {
+    upsample_backward(pass.engine, k, x, y);
+    scale_add(pass.engine, share, y, 0, y);
+  } else {  // sums of larger maps are too large for f16
+    Tensor scaled = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
+    scale_add(pass.engine, share, x, 0, scaled);
+    upsample_backward(pass.engine, k, scaled, y);
+  }
   pass.keep(pass.engine.empty(x.shape().with(0, 0), DType::u8, Use::activations));
   return y.reshaped(shape);
 }
