@@ -47,7 +47,7 @@ TEST_CASE("metadata that are nested too deeply are refused, however they are rea
     CHECK(has(message_of(ErrorKind::data, [&] { TensorMapping::open(folder / "file"); }), expected));
   }
   CHECK(TensorFile::parse(header_with_data(nested_header(100)), "memory").get_metadata("bitloom.net").size() == 200);
-  // Of other programs it is any text.
+  // Those of other programs are any text.
   CHECK(TensorFile::parse(header_with_data(nested_header(1000, "note")), "memory").get_metadata("note").size() == 2000);
 }
 
