@@ -194,6 +194,8 @@ double wanted_steps_of(Arguments program, const fs::path& folder, const std::vec
     Options options(fmt::format("bitloom train {}", program[1]), "");
     declare(settings, options);
     if (!read_program(options, program, folder)) return 0;
+    const auto is_said = [&](const char* name) { return options.source(name) != Options::Source::none; };
+    if (!is_said("steps") && !is_said("epochs")) return 0;
     if constexpr (std::is_same_v<Settings, CnnSettings>) {
       settings.make_config(options);
       if (settings.steps == 0) return steps_of_epochs(settings, metrics);
