@@ -24,7 +24,7 @@ class CnnBuilder {
     switch (layer.kind) {
       case Kind::whitening: return whitening(layer, name);
       case Kind::conv: return put(conv(name, shape_[3], layer.channels, layer.kernel, layer.stride));
-      case Kind::norm: return put(norm(name, shape_[shape_.axes() - 1]));
+      case Kind::norm: return put(norm(name, shape_.back()));
       case Kind::activation: return put(activation());
       case Kind::max_pool: return put(std::make_unique<nn::MaxPool>(layer.kernel));
       case Kind::global_max_pool: return global_max_pool(name);
@@ -51,7 +51,6 @@ class CnnBuilder {
     options.bias = false;
     options.deviation = deviation(inputs * kernel * kernel);
     options.reads_images = reads_images_;
-    reads_images_ = false;
     auto layer = std::make_unique<nn::Convolution>(name, inputs, outputs, kernel, options);
     if (config_.identity_start) net_.identities.push_back(&layer->weight());
     return layer;

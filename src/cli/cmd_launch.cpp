@@ -72,8 +72,6 @@ struct Kind {
   Division (*division)(Arguments program, const fs::path& folder);
   bool (*has_begun)(const fs::path& folder);
   bool (*is_done)(const fs::path& folder, Arguments program);
-  // How many steps the run is to have, by the command line, --config and the run's own options; 0 where these say nothing.
-  double (*wanted_steps)(Arguments program, const fs::path& folder, const std::vector<nlohmann::json>& metrics);
   // Options of the command line that differ from those of the run in the folder, as lines of its options.ini.
   std::vector<std::string> (*asked_otherwise)(Arguments program, const fs::path& folder);
 };
@@ -82,25 +80,6 @@ bool binary_has_begun(const fs::path& folder) { return fs::exists(folder / optio
 bool binary_is_done(const fs::path& folder, Arguments /*program*/) { return fs::exists(folder / model_file); }
 
 bool float_has_begun(const fs::path& folder) { return fs::exists(folder / metrics_file); }
-
-const Kind& kind_of(Arguments program);
-
-// There may be a model before the run is done, that of the best evaluation so far; and a run that is done has steps left when
-// it is launched for more.
-bool float_is_done(const fs::path& folder, Arguments program) {
-  if (!float_has_begun(folder)) return false;
-  std::vector<nlohmann::json> metrics;
-  try {
-    metrics = read_metrics(folder / metrics_file);
-  } catch (const Error&) {
-    return false;  // whatever is in that file, the run itself says what is wrong
-  }
-  const nlohmann::json result = result_of(metrics);
-  if (!result.is_object() || is_untested(metrics)) return false;
-  const nlohmann::json steps = result.value("steps", nlohmann::json());
-  if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
-  return static_cast<double>(steps.get<std::int64_t>()) >= kind_of(program).wanted_steps(program, folder, metrics);
-}
 
 // The options of `train KIND ...`, its --config, and those of the run that it goes on with; false for --help.
 bool read_program(Options& options, Arguments program, const fs::path& folder) {
@@ -165,18 +144,27 @@ Division division_of_dalle(Arguments program, const fs::path& folder) {
   return division_of(settings.layout, settings.batch, given_or(settings.micro_batch, 1));
 }
 
-template <typename Settings, auto declare>
-std::vector<std::string> asked_otherwise_of(Arguments program, const fs::path& folder) {
+// The result of work(settings, options) for the command line, --config and the run's own options; `otherwise` where something
+// is wrong with these: the run is done all the same.
+template <typename Settings, auto declare, typename Result, typename Work>
+Result of_options(Arguments program, const fs::path& folder, Result otherwise, Work&& work) {
   try {
     Settings settings;
     Options options(fmt::format("bitloom train {}", program[1]), "");
     declare(settings, options);
-    if (!read_program(options, program, folder)) return {};
-    return asked_otherwise(options, read_text(folder / options_file));
+    return read_program(options, program, folder) ? work(settings, options) : otherwise;
   } catch (const Error&) {
-    return {};  // the run is done, whatever is wrong with these
+    return otherwise;
   }
 }
+
+template <typename Settings, auto declare>
+std::vector<std::string> asked_otherwise_of(Arguments program, const fs::path& folder) {
+  return of_options<Settings, declare>(program, folder, std::vector<std::string>(), [&](Settings&, const Options& options) {
+    return asked_otherwise(options, read_text(folder / options_file));
+  });
+}
+
 // As many steps as epochs have had, for nets that count these instead.
 double steps_of_epochs(const CnnSettings& settings, const std::vector<nlohmann::json>& metrics) {
   double steps = 0;
@@ -187,27 +175,36 @@ double steps_of_epochs(const CnnSettings& settings, const std::vector<nlohmann::
   return steps;
 }
 
+// How many steps the run is to have; 0 where nothing says so.
 template <typename Settings, auto declare>
-double wanted_steps_of(Arguments program, const fs::path& folder, const std::vector<nlohmann::json>& metrics) {
-  try {
-    Settings settings;
-    Options options(fmt::format("bitloom train {}", program[1]), "");
-    declare(settings, options);
-    if (!read_program(options, program, folder)) return 0;
+double wanted_steps(Arguments program, const fs::path& folder, const std::vector<nlohmann::json>& metrics) {
+  return of_options<Settings, declare>(program, folder, 0.0, [&](Settings& settings, const Options& options) {
     const auto is_said = [&](const char* name) { return options.source(name) != Options::Source::none; };
-    if (!is_said("steps") && !is_said("epochs")) return 0;
+    if (!is_said("steps") && !is_said("epochs")) return 0.0;
     if constexpr (std::is_same_v<Settings, CnnSettings>) {
       settings.make_config(options);
       if (settings.steps == 0) return steps_of_epochs(settings, metrics);
     }
     return static_cast<double>(settings.steps);
-  } catch (const Error&) {
-    return 0;  // the run is done, whatever is wrong with these
-  }
+  });
 }
 
-double nothing_more(Arguments /*program*/, const fs::path& /*folder*/, const std::vector<nlohmann::json>& /*metrics*/) {
-  return 0;
+// There may be a model before the run is done, that of the best evaluation so far; and a run that is done has steps left when
+// it is launched for more.
+template <typename Settings, auto declare>
+bool float_is_done(const fs::path& folder, Arguments program) {
+  if (!float_has_begun(folder)) return false;
+  std::vector<nlohmann::json> metrics;
+  try {
+    metrics = read_metrics(folder / metrics_file);
+  } catch (const Error&) {
+    return false;  // whatever is in that file, the run itself says what is wrong
+  }
+  const nlohmann::json result = result_of(metrics);
+  if (!result.is_object() || is_untested(metrics)) return false;
+  const nlohmann::json steps = result.value("steps", nlohmann::json());
+  if (!steps.is_number_integer()) return false;  // a damaged line: the run itself says what is wrong
+  return static_cast<double>(steps.get<std::int64_t>()) >= wanted_steps<Settings, declare>(program, folder, metrics);
 }
 
 constexpr auto declare_all = [](auto& settings, Options& options) { settings.declare(options); };
@@ -237,19 +234,18 @@ Division division_of_binary(Arguments program, const fs::path& folder) {
   return division;
 }
 
-constexpr auto kinds =
-    std::to_array<Kind>({{"binary", &division_of_binary, &binary_has_begun, &binary_is_done, &nothing_more,
-                          &asked_otherwise_of<TrainSettings, declare_all>},
-                         {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done,
-                          &wanted_steps_of<ClipSettings, declare_all>, &asked_otherwise_of<ClipSettings, declare_all>},
-                         {"cnn", &division_of_cnn, &float_has_begun, &float_is_done, &wanted_steps_of<CnnSettings, declare_all>,
-                          &asked_otherwise_of<CnnSettings, declare_all>},
-                         {"dalle", &division_of_dalle, &float_has_begun, &float_is_done,
-                          &wanted_steps_of<DalleSettings, declare_all>, &asked_otherwise_of<DalleSettings, declare_all>},
-                         {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done,
-                          &wanted_steps_of<DvaeSettings, declare_all>, &asked_otherwise_of<DvaeSettings, declare_all>},
-                         {"gpt", &division_of_gpt, &float_has_begun, &float_is_done, &wanted_steps_of<GptSettings, declare_gpt>,
-                          &asked_otherwise_of<GptSettings, declare_gpt>}});
+constexpr auto kinds = std::to_array<Kind>(
+    {{"binary", &division_of_binary, &binary_has_begun, &binary_is_done, &asked_otherwise_of<TrainSettings, declare_all>},
+     {"clip", &division_of_pairs<ClipSettings, true>, &float_has_begun, &float_is_done<ClipSettings, declare_all>,
+      &asked_otherwise_of<ClipSettings, declare_all>},
+     {"cnn", &division_of_cnn, &float_has_begun, &float_is_done<CnnSettings, declare_all>,
+      &asked_otherwise_of<CnnSettings, declare_all>},
+     {"dalle", &division_of_dalle, &float_has_begun, &float_is_done<DalleSettings, declare_all>,
+      &asked_otherwise_of<DalleSettings, declare_all>},
+     {"dvae", &division_of_pairs<DvaeSettings, false>, &float_has_begun, &float_is_done<DvaeSettings, declare_all>,
+      &asked_otherwise_of<DvaeSettings, declare_all>},
+     {"gpt", &division_of_gpt, &float_has_begun, &float_is_done<GptSettings, declare_gpt>,
+      &asked_otherwise_of<GptSettings, declare_gpt>}});
 
 const Kind& kind_of(Arguments program) {
   if (program.size() >= 2 && program[0] == "train") {

@@ -101,7 +101,7 @@ void for_each_name(std::span<const std::string> pictures, const std::function<bo
     bool is_first = true;
     for (std::string name; std::getline(std::cin, name); is_first = false) {
       if (name.ends_with('\r')) name.pop_back();  // of lines that end as on Windows
-      if (is_first) name = without_byte_order_mark(std::string(name));
+      if (is_first) name = std::string(without_byte_order_mark(name));
       if (!name.empty() && !visit(name)) return;
     }
     if (std::ferror(stdin) != 0) fail(ErrorKind::io, "the standard input cannot be read");

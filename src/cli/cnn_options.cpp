@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/device.h"
+#include "cli/run_folder.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "nn/activation.h"
@@ -144,7 +145,7 @@ models::CnnConfig CnnSettings::make_planned(const Options& options) {
 models::CnnConfig CnnSettings::make_config(const Options& options) {
   models::CnnConfig config = models::find_cnn(net);
   if (!contains(models::cnn_names(), net)) {  // a file, so that a run can be continued from another folder
-    net = std::filesystem::absolute(net).lexically_normal().string();
+    net = kept_path(net);
   }
   const auto given = [&](const char* name) { return options.source(name) != Options::Source::none; };
   // Files have both, where the steps were given: those of a run's options.

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "cli/device.h"
+#include "cli/run_folder.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "data/pairs/square_crop.h"
@@ -74,7 +75,7 @@ void DvaeSettings::declare(Options& options) {
 models::DvaeConfig DvaeSettings::make_config() {
   models::DvaeConfig config = models::find_dvae(net);
   if (!contains(models::dvae_names(), net)) {  // a file, so that a run can be continued from another folder
-    net = std::filesystem::absolute(net).lexically_normal().string();
+    net = kept_path(net);
   }
   return config;
 }

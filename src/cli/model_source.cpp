@@ -298,8 +298,8 @@ data::DataSplits data_of_run(const fs::path& run) {
 std::string absolute_spec(const std::string& spec) {
   const std::size_t colon = spec.find(':');
   if (spec.substr(0, colon) == "synth") return spec;
-  if (fs::exists(spec) || colon == std::string::npos) return fs::absolute(spec).lexically_normal().string();
-  return spec.substr(0, colon + 1) + fs::absolute(spec.substr(colon + 1)).lexically_normal().string();
+  if (fs::exists(spec) || colon == std::string::npos) return kept_path(spec);
+  return spec.substr(0, colon + 1) + kept_path(spec.substr(colon + 1));
 }
 
 }  // namespace bitloom::cli

@@ -158,6 +158,9 @@ void add_soft_labels(Session& session, const std::string& teacher, data::Dataset
   is_file = comm.broadcast_text(is_file ? "file" : "") == "file";
   if (is_file) {
     take_file_of_root(session, teacher, train);
+    if (train.soft_label_step != 0) {
+      session.terminal.print("teacher {}: labels of images at 9 places {} pixels apart", teacher, train.soft_label_step);
+    }
   } else {
     const Clock::time_point start = Clock::now();
     const std::vector<std::uint8_t> labels = labels_of_share(session, teacher, share_of(comm, teacher), train, step);
@@ -173,9 +176,6 @@ void add_soft_labels(Session& session, const std::string& teacher, data::Dataset
     std::ranges::transform(all, train.soft_labels.begin(), [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
     session.terminal.print("teacher {} labelled {} images in {}{}", found, train.size(), format_duration(seconds_since(start)),
                            step == 0 ? "" : fmt::format(", each at 9 places {} pixels apart", step));
-  }
-  if (is_file && train.soft_label_step != 0) {
-    session.terminal.print("teacher {}: labels of images at 9 places {} pixels apart", teacher, train.soft_label_step);
   }
   const auto [right, sure] = agreement(train);
   session.terminal.print("teacher: {:.2f}% of the training images as labelled; their labels have a probability of {:.3f}",

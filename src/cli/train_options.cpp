@@ -163,7 +163,8 @@ void declare_teacher(Options& options, TrainSettings& settings) {
   options.count(
       "teacher-shift", settings.teacher_shift, 0, 64,
       "Pixels by which images are moved each way for nine labels of the teacher, of which the nearest one counts for an "
-      "augmented image (at most the crop of --augment); 0: one label for each image");
+      "augmented image (at most the crop of --augment), which takes nine times as long; 0: one label for each image. A run's "
+      "soft-labels.safetensors as --teacher saves labelling again");
   declare_reals(options, settings.run.train, "Teacher");
 }
 
