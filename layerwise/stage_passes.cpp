@@ -271,7 +271,7 @@ void StagePasses::run_heads(const StageStep& step, const Places& places) {
   const auto tasks = static_cast<std::ptrdiff_t>(chunks * heads);
   const TrainOptions& options = setup_.options;
   for (const auto& thread : threads_) {
-    for (Head::Sums& sums : thread->head_sums) sums.clear();
+    thread->has_head_sums.assign(heads, false);
     thread->head_totals.assign(2 * heads, 0);
   }
 #pragma omp parallel for schedule(dynamic, 1)
@@ -281,6 +281,8 @@ void StagePasses::run_heads(const StageStep& step, const Places& places) {
     const std::size_t begin = static_cast<std::size_t>(task) % chunks * head_chunk;
     const std::size_t count = std::min(head_chunk, places.count - begin);
     const Head& head = *learners_.heads[h].head;
+    if (!thread.has_head_sums[h]) thread.head_sums[h].clear();
+    thread.has_head_sums[h] = true;
     HeadMaps& maps = head_maps_[h];
     const std::size_t f = head.features();
     std::array<std::uint64_t, head_chunk> keys{};
@@ -313,10 +315,17 @@ void StagePasses::sum_heads(const StepRequest& request, std::size_t images) {
     Head::Sums& sums = learners_.heads[h].sums;
     sums.clear();
     const auto total = sums.all();
-    for (const auto& thread : threads_) {
-      const auto part = thread->head_sums[h].all();
-      for (std::size_t k = 0; k < total.size(); ++k) {
-        for (std::size_t j = 0; j < total[k].size(); ++j) total[k][j] += part[k][j];
+#pragma omp parallel
+    for (std::size_t k = 0; k < total.size(); ++k) {
+      const std::span<std::int64_t> sum = total[k];
+      for (const auto& thread : threads_) {
+        if (!thread->has_head_sums[h]) continue;
+        const std::span<const std::int64_t> part = thread->head_sums[h].all()[k];
+        // The same thread has the same elements every time.
+#pragma omp for schedule(static) nowait
+        for (std::ptrdiff_t j = 0; j < static_cast<std::ptrdiff_t>(sum.size()); ++j) {
+          sum[static_cast<std::size_t>(j)] += part[static_cast<std::size_t>(j)];
+        }
       }
     }
   }

@@ -26,6 +26,7 @@ struct StagePasses::Thread {
   BackwardScratch backward;
   std::vector<LayerSums> sums;  // per trained layer; statistics only
   std::vector<Head::Sums> head_sums;
+  std::vector<bool> has_head_sums;  // per head: of this step; others' are of an earlier one
   std::vector<std::int64_t> head_totals;
   PhaseTimes times;
 };
