@@ -1,8 +1,8 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
 compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 8,20] [--share S] [--net L,H,W] [--context T]
-[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--out FOLDER]: prints a
-table of validation losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is
+[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--optimizer NAME]
+[--out FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is
 more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the
 root of the number of workers, up to 3, times the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks
 that many neighbours divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and
@@ -32,7 +32,7 @@ def arguments_of(options, batch, seed, rate):
     layers, heads, width = options.net
     return ["--data", options.data, "--tokenizer", "bytes", "--layers", layers, "--heads", heads, "--width", width, "--context",
             options.context, "--steps", options.steps, "--batch", batch, "--learning-rate", rate, "--dropout", 0, "--seed", seed,
-            "--evaluate-every", options.steps, "--evaluate-sequences", 0, "--keep", "last"]
+            "--optimizer", options.optimizer, "--evaluate-every", options.steps, "--evaluate-sequences", 0, "--keep", "last"]
 
 
 def train(options, rank, seed, shards=0):
@@ -84,6 +84,7 @@ def parse():
     parser.add_argument("--outer", default="1,0.2")
     parser.add_argument("--local-rate", type=float)
     parser.add_argument("--bits", default="1")
+    parser.add_argument("--optimizer", default="adamw")
     for name, default in (("rate", 3e-3), ("share", 1 / 16), ("kept", 0.9)):
         parser.add_argument(f"--{name}", type=float, default=default)
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
@@ -104,6 +105,8 @@ def main():
     settings = {name: getattr(options, name) for name in names} | {"data": str(options.data.resolve())}
     if options.inner_steps:
         settings["local_rate"] = options.local_rate
+    if options.optimizer != "adamw":
+        settings["optimizer"] = options.optimizer
     earlier_runs.require_same_settings(options.out, json.loads(json.dumps(settings)))
     print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens by {options.workers} processes, "
           f"{options.seeds} seeds")

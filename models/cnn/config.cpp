@@ -268,6 +268,9 @@ void check(const CnnTraining& training) {
   }
   if (training.batch == 0) fail_field(ErrorKind::usage, "batch", "0; expected at least 1");
   train::find_update_rule(training.optimizer);
+  if (training.optimizer == "muon") {
+    fail_field(ErrorKind::usage, "optimizer", "muon, which moves matrices of transformers; expected adamw, rmsprop or sgd");
+  }
   find_rate_course(training.schedule);
   parse_flip(training.flip);
   const data::Augment augment = data::parse_augment(training.augment);

@@ -16,7 +16,7 @@ struct AdamSettings : FloatSettings {
   double rate_floor = 0.1;  // of the peak
   std::string warmup = "auto";
   std::string halve_at;  // steps, "1000,2000"; "": none, but half a cosine
-  train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1};
+  train::OptimizerOptions optimizer{0.9, 0.999, 1e-8, 0.01, 1.0, 0, 1, "adamw", 0.95};
   std::string optimizer_state = "f32";
   std::string master_weights = "f32";
   std::string loss_scale = "net";

@@ -29,7 +29,7 @@ struct ShapeSettings : FloatSettings {
     options.text("micro-batch", micro_batch, "N",
                  "Examples at once, a divisor of the batch; auto: of every grid the number that is best");
     options.bytes("memory", memory, "Memory of a rank; 0: most of what is available here");
-    options.choice("optimizer", optimizer, train::update_rule_names(), "Optimiser: adamw, rmsprop or sgd with momentum");
+    options.choice("optimizer", optimizer, train::update_rule_names(), "Optimiser: adamw, muon, rmsprop or sgd with momentum");
     declare_activation_bits(options, activation_bits, activation_quantiser);
     declare_recompute(options, recompute);
     declare_dtype(options, values);

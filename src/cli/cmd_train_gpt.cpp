@@ -75,6 +75,8 @@ std::string gpt_option(const std::string& field) {
 
 // Local steps: eight workers learned more with 2.8 times the rate, and less with 4 times (models/RESULTS.md).
 constexpr double most_gpt_rate_factor = 3;
+// The size of Muon's steps does not depend on the batch.
+constexpr double most_muon_rate_factor = 1;
 
 // Refuses options that do not fit together, and settles where this process's run goes.
 void settle(Session& session, const Options& options, GptSettings& settings) {
@@ -95,7 +97,8 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
   const bool goes_on = settings.resume;  // with its rate, which is 0, for that of one process, in those of older programs
   settle_local(session, settings.local, settings.layout, training.optimizer.average, settings);
   if (settings.local.is_local() && settings.rate == 0 && !goes_on) {
-    settings.rate = settings.local.choose_rate(training.rate.peak, most_gpt_rate_factor);
+    settings.rate = settings.local.choose_rate(
+        training.rate.peak, training.optimizer.rule == "muon" ? most_muon_rate_factor : most_gpt_rate_factor);
   }
 }
 
@@ -343,7 +346,8 @@ int train_gpt(Session& session, std::span<const std::string> args) {
       "Trains a GPT-style transformer to tell the next token of a text, and writes it to FOLDER/model.safetensors.\n"
       "Under mpirun the processes share the sequences of every step, or with --exchange local each trains by itself and they\n"
       "share what they learned; each needs the text, rank 0 has the run folder.\n"
-      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result.");
+      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train gpt --resume --out FOLDER` continues to the same result,\n"
+      "or with --exchange local to one like it.");
   settings.declare(options, true);
   const NeededOption needed[] = {{"--data", settings.data, "a file of text or a folder of `bitloom data text`"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);

@@ -36,7 +36,7 @@ void declare_sizes(Options& options, CnnSettings& settings) {
                "batch, or less where the memory is too small");
   options.bytes("memory", settings.memory,
                 "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
-  options.choice("optimizer", settings.training.optimizer, train::update_rule_names(),
+  options.choice("optimizer", settings.training.optimizer, {"adamw", "rmsprop", "sgd"},
                  "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
 }
 

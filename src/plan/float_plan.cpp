@@ -111,6 +111,10 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
                        options.partition.back().last, parts, model.layers.size());
   }
   if (const std::string reason = mpi::reason_against_shards(grid, options.shard_ranks); !reason.empty()) return reason;
+  if (const std::string reason = train::reason_against_rule(options.train.optimizer.rule, grid, options.shard);
+      !reason.empty()) {
+    return reason;
+  }
   if (options.compress_rank > 0) {
     const std::string reason =
         train::reason_against_compression(options.compress_rank, grid, options.shard, options.shard_ranks);

@@ -122,6 +122,7 @@ void Optimizer::step(double rate, double share, double scale, double norm,
     step.scale = clipped * group.factor;
     rule_->move(group.which, step);
   }
+  if (on_moved_) on_moved_();
   ++all_steps_;
   if (averages_.empty() || all_steps_ % options_.average_every != 0) return;
   const double decay = average_decay(options_.average, all_steps_ / options_.average_every);

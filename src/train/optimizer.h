@@ -56,6 +56,9 @@ class Optimizer {
   Optimizer(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
             std::uint64_t seed = 1, const Buffers& buffers = {});
 
+  // `f` is called in every step, once the parameters have moved and before averages do.
+  void on_moved(std::function<void()> f) { on_moved_ = std::move(f); }
+
   // The first parameter whose gradient is not finite.
   const nn::Parameter* find_bad_gradient() const;
   // One step with gradients times `scale`, clipped if `norm`, that of all gradients times scale, is too large. share: of the
@@ -96,6 +99,7 @@ class Optimizer {
   std::unique_ptr<UpdateRule> rule_;
   std::vector<Follower> averages_;
   std::vector<Follower> slow_;
+  std::function<void()> on_moved_;
   std::vector<std::uint64_t> steps_;  // by parameter
   std::uint64_t all_steps_ = 0;
 };

@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "mpi/float_collectives.h"
 #include "train/gradient_sum.h"
+#include "train/muon.h"
 #include "train/parallel/layer_costs.h"
 
 namespace bitloom::train {
@@ -110,6 +111,17 @@ std::string reason_against_compression(std::size_t rank, const mpi::GridShape& s
   return shape.pipeline > 1 ? reason("pipeline", shape.pipeline, "1") : "";
 }
 
+std::string reason_against_rule(std::string_view rule, const mpi::GridShape& shape, ShardLevel shard) {
+  if (rule != "muon") return "";
+  const auto reason = [&](const char* field, const auto& found, const char* expected) {
+    const std::string marked = marked_field(field);
+    return fmt::format("{}: muon with {} {}; expected adamw, or {} {}", marked_field("optimizer"), marked, found, marked,
+                       expected);
+  };
+  if (shard != ShardLevel::none) return reason("shard", shard_level_names()[static_cast<std::size_t>(shard)], "none");
+  return shape.tensor > 1 ? reason("tensor", shape.tensor, "1") : "";
+}
+
 Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout)
     : engine_(engine), task_(task), options_(options), log_(layout.events) {
   if (layout.grid == nullptr) own_grid_.emplace(alone_, mpi::GridShape{});
@@ -120,6 +132,8 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
     fail(ErrorKind::usage, "{} micro-batches per step for {} data-parallel processes; expected a multiple",
          options.micro_batches, data_ranks);
   }
+  const std::string reason = reason_against_rule(options.optimizer.rule, grid_->shape(), layout.shard);
+  if (!reason.empty()) fail(ErrorKind::usage, "{}", reason);
   if (layout.compress_rank > 0) check_compression(engine, options, layout, *grid_);
   pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(engine, task, options, layout, *grid_), &log_);
   parameters_ = pipeline_->parameters();
@@ -136,6 +150,9 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
   }
   pipeline_->add_buffers(buffers_);
   optimizer_.emplace(engine, moved_, options.optimizer, options.seed, buffers_);
+  if (options.optimizer.rule == "muon" && data_ranks > 1 && !orthogonalise_alike(engine, grid_->data(), moved_)) {
+    optimizer_->on_moved([this] { share_matrices(); });
+  }
   make_norm();
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
   if (options.block_scales) make_gradient_scales();

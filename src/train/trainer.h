@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/safetensors.h"
@@ -59,6 +60,10 @@ void check(const TrainOptions& options);
 // shard_ranks: those that the grid has; 0: its data ranks are not divided.
 std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard,
                                        std::size_t shard_ranks);
+
+// "" or why processes of a grid of this shape cannot train by this update rule, with the fields' names: Muon needs whole
+// matrices.
+std::string reason_against_rule(std::string_view rule, const mpi::GridShape& shape, ShardLevel shard);
 
 // How the processes of a grid train one net.
 struct Layout {
@@ -176,6 +181,8 @@ class Trainer {
   void begin_gradients();
   void sum_gradients();
   void sum_over_data();
+  void take_over(mpi::Comm& group, nn::Tensor& tensor, int root = 0);
+  void share_matrices();
   // The norm of all gradients without their scales, not finite if the step is to be skipped; and the blocks that it lacks,
   // whose gradients are not finite and whose step is to be.
   struct Settled {

@@ -216,14 +216,26 @@ void Trainer::load_model(const TensorSource* file) {
   if (sharding_) sharding_->publish();
 }
 
+// All processes of the group take over the tensor of its process `root`.
+void Trainer::take_over(mpi::Comm& group, nn::Tensor& tensor, int root) {
+  if (group.size() == 1) return;
+  Buffer<std::byte> bytes(tensor.bytes());
+  if (group.rank() == root) engine_.read(tensor, tensor.dtype(), bytes.span());
+  group.broadcast(bytes.span(), root);
+  if (group.rank() != root) engine_.write(tensor, bytes.span());
+}
+
+// Where products have other last bits on other machines, each matrix becomes what one of the data ranks has made of it.
+void Trainer::share_matrices() {
+  std::vector<nn::Parameter*> matrices;
+  std::ranges::copy_if(moved_, std::back_inserter(matrices), &nn::Parameter::is_block_matrix);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    take_over(grid_->data(), matrices[i]->value, static_cast<int>(i) % grid_->data().size());
+  }
+  nn::refresh_copies(engine_, matrices);
+}
+
 void Trainer::share() {
-  const auto take_over = [&](mpi::Comm& group, nn::Tensor& tensor) {
-    if (group.size() == 1) return;
-    Buffer<std::byte> bytes(tensor.bytes());
-    if (group.is_root()) engine_.read(tensor, tensor.dtype(), bytes.span());
-    group.broadcast(bytes.span());
-    if (!group.is_root()) engine_.write(tensor, bytes.span());
-  };
   // The optimiser has done nothing yet but follow the values.
   for (nn::Parameter* moved : moved_) {
     const nn::Parameter* whole = sharding_ ? sharding_->whole(*moved) : moved;

@@ -10,35 +10,12 @@
 #include "core/random.h"
 #include "core/suggest.h"
 #include "nn/ops.h"
+#include "train/moments.h"
+#include "train/muon.h"
 #include "train/optimizer.h"
 
 namespace bitloom::train {
 namespace {
-
-// A moment of every parameter under "optimizer.NAME.PARAMETER" in files. narrow: type of those of matrices in residual blocks,
-// if it is another than that of gradients.
-class Moments {
- public:
-  Moments(nn::Engine& engine, std::span<nn::Parameter* const> parameters, std::string name, std::optional<DType> narrow = {})
-      : parameters_(parameters.begin(), parameters.end()), name_(std::move(name)) {
-    for (const nn::Parameter* parameter : parameters_) {
-      const DType type = parameter->gradient.dtype();
-      const bool is_narrow = narrow && parameter->is_block_matrix();
-      tensors_.push_back(engine.zeros(parameter->shape, is_narrow ? *narrow : type, nn::Use::optimizer));
-    }
-  }
-  nn::Tensor& operator[](std::size_t i) { return tensors_[i]; }
-  void add_state(std::vector<StateTensor>& all) {
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      all.push_back({"optimizer." + name_ + "." + parameters_[i]->name, &tensors_[i], parameters_[i]});
-    }
-  }
-
- private:
-  std::vector<nn::Parameter*> parameters_;
-  std::string name_;
-  std::vector<nn::Tensor> tensors_;
-};
 
 // Keys under which new values and moments of 16 bits are rounded. Throws Error(usage) for a parameter that the rule cannot
 // move.
@@ -205,13 +182,14 @@ class Sgd final : public UpdateRule {
 };
 
 constexpr NamedUpdateRule update_rules[] = {
-    {"adamw", 2,
+    {"adamw", 2, 2,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
          -> std::unique_ptr<UpdateRule> { return std::make_unique<AdamW>(engine, parameters, options, seed); }},
-    {"rmsprop", 1,
+    {"muon", 2, 1, make_muon},
+    {"rmsprop", 1, 1,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
          -> std::unique_ptr<UpdateRule> { return std::make_unique<RmsProp>(engine, parameters, options, seed); }},
-    {"sgd", 1,
+    {"sgd", 1, 1,
      [](nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options,
         std::uint64_t /*seed*/) -> std::unique_ptr<UpdateRule> { return std::make_unique<Sgd>(engine, parameters, options); }},
 };
@@ -226,7 +204,9 @@ const NamedUpdateRule& find_update_rule(std::string_view name) {
 
 std::size_t moment_bytes(const OptimizerOptions& options, bool is_block_matrix, std::size_t gradient_bytes) {
   const bool is_narrow = options.narrow_moments && is_block_matrix;
-  return find_update_rule(options.rule).moments * (is_narrow ? dtype_size(DType::f1_6_9) : gradient_bytes);
+  const NamedUpdateRule& rule = find_update_rule(options.rule);
+  const std::size_t moments = is_block_matrix ? rule.block_moments : rule.moments;
+  return moments * (is_narrow ? dtype_size(DType::f1_6_9) : gradient_bytes);
 }
 
 void save_tensor(nn::Engine& engine, TensorFile& file, const std::string& name, const nn::Tensor& tensor) {

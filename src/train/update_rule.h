@@ -1,5 +1,5 @@
-// How an optimiser's step follows from gradients: AdamW, RMSProp, or stochastic gradient descent with
-// momentum. Each keeps its moments.
+// How an optimiser's step follows from gradients: AdamW, Muon, RMSProp, or stochastic gradient descent with momentum. Each
+// keeps its moments.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,9 @@ class UpdateRule {
 };
 
 struct NamedUpdateRule {
-  const char* name;     // "adamw", "rmsprop", "sgd"
-  std::size_t moments;  // tensors that it keeps of every parameter
+  const char* name;           // "adamw", "muon", "rmsprop", "sgd"
+  std::size_t moments;        // tensors that it keeps of every parameter
+  std::size_t block_moments;  // of one that is a matrix in a residual block
   std::unique_ptr<UpdateRule> (*make)(nn::Engine& engine, std::span<nn::Parameter* const> parameters,
                                       const OptimizerOptions& options, std::uint64_t seed);
 };

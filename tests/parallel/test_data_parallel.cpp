@@ -1,5 +1,7 @@
 // Several processes that train one float net: all come to the same parameters, which are those of one process but for the
 // rounding of sums.
+#include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -8,6 +10,7 @@
 #include "tests/support/mpi.h"
 #include "tests/support/parameters.h"
 #include "tests/train/spirals.h"
+#include "train/muon.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -82,6 +85,32 @@ TEST_CASE("all processes take over the state of the first", "[data_parallel]") {
   run.trainer.step();
   // Dropout still follows each rank's own seed here, yet all have the same sums.
   CHECK(test::same_everywhere(run.parameters()));
+}
+
+TEST_CASE("processes whose products differ in the last bits take over one another's steps of Muon", "[data_parallel]") {
+  // As on machines with other processors.
+  const bool is_odd = test::world().rank() % 2 == 1;
+  nn::Engine engine(nn::Device{}, is_odd ? "ref" : "cpu");
+  Classification task(test::spiral_net(SpiralRun::spirals()), {SpiralRun::spirals().examples, 2},
+                      test::spirals<float>(engine, SpiralRun::spirals(), DType::f32));
+  TrainOptions options = SpiralRun::options(DType::f32, 1);
+  options.optimizer.rule = "muon";
+  const auto grid = test::data_grid(&test::world());
+  Trainer trainer(engine, task, options, {grid.get()});
+  trainer.share();
+  CHECK(orthogonalise_alike(engine, grid->data(), trainer.parameters()) == (test::world().size() == 1));
+  // All else moves by AdamW, whose bits are those of the backend.
+  std::vector<nn::Parameter*> matrices;
+  std::ranges::copy_if(trainer.parameters(), std::back_inserter(matrices), &nn::Parameter::is_block_matrix);
+  REQUIRE(matrices.size() == 1);
+  const std::vector<double> before = test::all_of(engine, matrices, &nn::Parameter::value);
+  for (int i = 0; i < 3; ++i) {
+    trainer.step();
+    CHECK(test::same_everywhere(test::all_of(engine, matrices, &nn::Parameter::value)));
+  }
+  CHECK(test::all_of(engine, matrices, &nn::Parameter::value) != before);
+  nn::Engine same;
+  CHECK(orthogonalise_alike(same, grid->data(), trainer.parameters()));
 }
 
 TEST_CASE("micro-batches that cannot be shared out are refused", "[data_parallel]") {

@@ -81,8 +81,9 @@ TEST_CASE("memory on one rank is that of train::predict_memory", "[float_plan]")
                                         std::pair(DType::bf16, none), std::pair(DType::f64, masters)}) {
     for (const unsigned bits : {0U, 3U}) {
       for (const bool recompute : {false, true}) {
-        for (const std::string rule : {"adamw", "16-bit", "rmsprop", "sgd"}) {
+        for (const std::string rule : {"adamw", "16-bit", "muon", "rmsprop", "sgd"}) {
           if (rule == "16-bit" && values == DType::f64) continue;
+          if (rule == "muon" && weights == none) continue;
           INFO(dtype_name(values) << " masters " << (weights == masters) << " bits " << bits << " " << recompute << rule);
           models::GptConfig config = small_config();
           config.activation_bits = bits;

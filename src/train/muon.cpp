@@ -1,0 +1,155 @@
+#include "train/muon.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/field.h"
+#include "core/hash.h"
+#include "core/random.h"
+#include "nn/ops.h"
+#include "train/moments.h"
+#include "train/optimizer.h"
+
+namespace bitloom::train {
+namespace {
+
+constexpr int newton_schulz_steps = 5;
+// y = a x + b x^3 + c x^5, of each singular value x.
+constexpr double newton_schulz_a = 3.4445, newton_schulz_b = -4.7750, newton_schulz_c = 2.0315;
+constexpr double adamw_size = 0.2;  // root mean square of AdamW's steps per learning rate
+
+class Muon final : public UpdateRule {
+ public:
+  Muon(nn::Engine& engine, std::span<nn::Parameter* const> parameters, const OptimizerOptions& options, std::uint64_t seed)
+      : engine_(engine), momentum_(options.momentum), decay_(options.decay) {
+    std::vector<nn::Parameter*> matrices, others;
+    for (nn::Parameter* parameter : parameters) {
+      const bool is_matrix = parameter->is_block_matrix();
+      if (is_matrix) require_whole(*parameter);
+      places_.push_back({is_matrix, is_matrix ? matrices.size() : others.size()});
+      (is_matrix ? matrices : others).push_back(parameter);
+    }
+    matrices_ = matrices;
+    momenta_.emplace(engine, matrices, "momentum");
+    others_ = find_update_rule("adamw").make(engine, others, options, seed);
+  }
+
+  void move(std::span<const std::size_t> which, const Step& step) override {
+    std::vector<std::size_t> others;
+    std::vector<nn::Parameter*> moved;
+    for (const std::size_t i : which) {
+      const Place& place = places_[i];
+      if (!place.is_matrix) {
+        others.push_back(place.number);
+        continue;
+      }
+      move_matrix(*matrices_[place.number], (*momenta_)[place.number], step);
+      moved.push_back(matrices_[place.number]);
+    }
+    nn::refresh_copies(engine_, moved);
+    others_->move(others, step);
+  }
+
+  void add_state(std::vector<StateTensor>& all) override {
+    momenta_->add_state(all);
+    others_->add_state(all);
+  }
+
+ private:
+  struct Place {
+    bool is_matrix;
+    std::size_t number;  // among the matrices, or among the others
+  };
+
+  static void require_whole(const nn::Parameter& parameter) {
+    if (parameter.part || parameter.shape.axes() != 2) {
+      fail_field(ErrorKind::usage, "optimizer",
+                 "muon; '{}' is a part of a matrix; expected adamw, or `tensor` 1 and `shard` none", parameter.name);
+    }
+    if (parameter.rate != 1) {
+      fail_field(ErrorKind::usage, "optimizer", "muon; '{}' has a learning rate of its own; expected sgd", parameter.name);
+    }
+    if (parameter.value.dtype() != parameter.gradient.dtype()) {
+      fail_field(ErrorKind::usage, "master_weights", "none; expected f32 with `optimizer` muon");
+    }
+  }
+
+  void move_matrix(nn::Parameter& parameter, nn::Tensor& momentum, const Step& step) {
+    const DType type = parameter.gradient.dtype();
+    nn::Tensor update = engine_.empty(parameter.shape, type, nn::Use::workspace);
+    nn::Tensor orthogonal = engine_.empty(parameter.shape, type, nn::Use::workspace);
+    nn::scale_add(engine_, step.scale, parameter.gradient, momentum_, momentum);
+    nn::scale_add(engine_, step.scale, parameter.gradient, 0, update);
+    nn::scale_add(engine_, momentum_, momentum, 1, update);
+    orthogonalise(engine_, update, orthogonal);
+    const double size = adamw_size * std::sqrt(static_cast<double>(std::max(parameter.shape[0], parameter.shape[1])));
+    const double shrink = parameter.decays ? step.rate * decay_ : 0;
+    nn::scale_add(engine_, -step.rate * size, orthogonal, 1 - shrink, parameter.value);
+  }
+
+  nn::Engine& engine_;
+  double momentum_, decay_;
+  std::vector<Place> places_;  // by parameter
+  std::vector<nn::Parameter*> matrices_;
+  std::optional<Moments> momenta_;  // of the matrices
+  std::unique_ptr<UpdateRule> others_;
+};
+
+}  // namespace
+
+void orthogonalise(nn::Engine& engine, nn::Tensor& x, nn::Tensor& out) {
+  const std::size_t rows = x.shape()[0];
+  const std::size_t columns = x.shape()[1];
+  // Products over the longer side are (short, short).
+  const bool is_tall = rows > columns;
+  const std::size_t side = std::min(rows, columns);
+  const auto make = [&] { return engine.empty({side, side}, x.dtype(), nn::Use::workspace); };
+  nn::Tensor square = make();
+  nn::Tensor polynomial = make();
+  // The norm bounds the largest singular value.
+  const double norm = std::sqrt(nn::sum_of_squares(engine, std::span(&x, 1)));
+  nn::scale_add(engine, norm > 0 ? 1 / norm : 0, x, 0, out);
+  for (int step = 0; step < newton_schulz_steps; ++step) {
+    // A = X X^T and X = a X + (b A + c A^2) X; or X^T X, from the right.
+    nn::matmul(engine, out, out, square, {.transpose_a = is_tall, .transpose_b = !is_tall});
+    nn::scale_add(engine, newton_schulz_b, square, 0, polynomial);
+    nn::matmul(engine, square, square, polynomial, {.accumulate = true, .scale = newton_schulz_c});
+    nn::scale_add(engine, newton_schulz_a, out, 0, x);
+    nn::matmul(engine, is_tall ? out : polynomial, is_tall ? polynomial : out, x, {.accumulate = true});
+    std::swap(x, out);
+  }
+}
+
+bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters) {
+  std::vector<nn::Shape> shapes;
+  Hasher hasher;
+  for (const nn::Parameter* parameter : parameters) {
+    const nn::Shape& shape = parameter->shape;
+    if (!parameter->is_block_matrix() || std::ranges::find(shapes, shape) != shapes.end()) continue;
+    shapes.push_back(shape);
+    std::vector<float> values(shape.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(mix64(i) >> 40U) * 0x1p-23F - 1;
+    nn::Tensor x = engine.empty(shape, DType::f32, nn::Use::workspace);
+    nn::Tensor out = engine.empty(shape, DType::f32, nn::Use::workspace);
+    engine.write(x, std::as_bytes(std::span(values)));
+    orthogonalise(engine, x, out);
+    values = engine.to_host<float>(out);
+    hasher.update(std::as_bytes(std::span(values)));
+  }
+  // All have the same number where the largest is the smallest.
+  const auto number = static_cast<std::int64_t>(hasher.finish().low >> 2U);
+  std::array<std::int64_t, 2> largest = {number, -number};
+  comm.max(std::span(largest));
+  return largest[0] == -largest[1];
+}
+
+std::unique_ptr<UpdateRule> make_muon(nn::Engine& engine, std::span<nn::Parameter* const> parameters,
+                                      const OptimizerOptions& options, std::uint64_t seed) {
+  return std::make_unique<Muon>(engine, parameters, options, seed);
+}
+
+}  // namespace bitloom::train

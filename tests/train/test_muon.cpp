@@ -1,0 +1,300 @@
+// Muon: orthogonalised momentum for the matrices of residual blocks, AdamW for all else.
+#include "train/muon.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/random.h"
+#include "nn/ops.h"
+#include "tests/support/backends.h"
+#include "tests/support/catch.h"
+#include "tests/support/compare.h"
+#include "tests/support/message_of.h"
+#include "tests/support/trainer_state.h"
+#include "tests/train/spirals.h"
+#include "train/optimizer.h"
+#include "train/trainer.h"
+
+using namespace bitloom;
+using namespace bitloom::train;
+using bitloom::test::compare;
+using bitloom::test::has;
+using bitloom::test::message_of;
+
+namespace {
+
+// (rows, columns), in plain code.
+struct Matrix {
+  std::size_t rows = 0, columns = 0;
+  std::vector<double> values = std::vector<double>(rows * columns);
+
+  double& at(std::size_t r, std::size_t c) { return values[r * columns + c]; }
+  double at(std::size_t r, std::size_t c) const { return values[r * columns + c]; }
+};
+
+Matrix noise(std::size_t rows, std::size_t columns, std::uint64_t number) {
+  Matrix matrix{rows, columns};
+  Random random(11, Stream::test, number);
+  for (double& value : matrix.values) value = random.normal();
+  return matrix;
+}
+
+// n orthonormal columns of length `rows`: Gram and Schmidt, twice.
+Matrix orthonormal(std::size_t rows, std::size_t n, std::uint64_t number) {
+  Matrix q = noise(rows, n, number);
+  for (std::size_t c = 0; c < n; ++c) {
+    for (int again = 0; again < 2; ++again) {
+      for (std::size_t before = 0; before < c; ++before) {
+        double product = 0;
+        for (std::size_t r = 0; r < rows; ++r) product += q.at(r, c) * q.at(r, before);
+        for (std::size_t r = 0; r < rows; ++r) q.at(r, c) -= product * q.at(r, before);
+      }
+    }
+    double squares = 0;
+    for (std::size_t r = 0; r < rows; ++r) squares += q.at(r, c) * q.at(r, c);
+    for (std::size_t r = 0; r < rows; ++r) q.at(r, c) /= std::sqrt(squares);
+  }
+  return q;
+}
+
+// U diag(s) V^T
+Matrix with_singular_values(const Matrix& u, const std::vector<double>& s, const Matrix& v) {
+  Matrix product{u.rows, v.rows};
+  for (std::size_t r = 0; r < u.rows; ++r) {
+    for (std::size_t c = 0; c < v.rows; ++c) {
+      for (std::size_t k = 0; k < s.size(); ++k) product.at(r, c) += u.at(r, k) * s[k] * v.at(c, k);
+    }
+  }
+  return product;
+}
+
+// A singular value of a matrix of norm 1 after Muon's five steps.
+double pushed(double x) {
+  for (int step = 0; step < 5; ++step) x = 3.4445 * x - 4.7750 * std::pow(x, 3) + 2.0315 * std::pow(x, 5);
+  return x;
+}
+
+nn::Tensor tensor_of(nn::Engine& engine, const Matrix& matrix, DType type) {
+  nn::Tensor tensor = engine.empty({matrix.rows, matrix.columns}, type, nn::Use::workspace);
+  if (type == DType::f64) {
+    engine.write(tensor, std::as_bytes(std::span(matrix.values)));
+  } else {
+    const std::vector<float> floats(matrix.values.begin(), matrix.values.end());
+    engine.write(tensor, std::as_bytes(std::span(floats)));
+  }
+  return tensor;
+}
+
+std::vector<double> doubles_of(nn::Engine& engine, const nn::Tensor& tensor) {
+  if (tensor.dtype() == DType::f64) return engine.to_host<double>(tensor);
+  const std::vector<float> floats = engine.to_host<float>(tensor);
+  return {floats.begin(), floats.end()};
+}
+
+std::vector<double> orthogonalised(nn::Engine& engine, const Matrix& matrix, DType type) {
+  nn::Tensor x = tensor_of(engine, matrix, type);
+  nn::Tensor out = engine.empty(x.shape(), type, nn::Use::workspace);
+  orthogonalise(engine, x, out);
+  return doubles_of(engine, out);
+}
+
+OptimizerOptions muon() {
+  OptimizerOptions options;
+  options.rule = "muon";
+  options.momentum = 0.9;
+  options.decay = 0.05;
+  return options;
+}
+
+// A matrix of a block, its bias, and a table that is outside of all.
+struct BlockParameters {
+  explicit BlockParameters(const Matrix& first) {
+    const auto add = [&](const char* name, const nn::Shape& shape, bool in_block, bool reads_values) {
+      nn::Parameter parameter;
+      parameter.name = name;
+      parameter.shape = shape;
+      parameter.reads_values = reads_values;
+      parameter.decays = reads_values;
+      parameter.deviation = 1;
+      if (in_block) parameter.block = 0;
+      owned.push_back(parameter);
+    };
+    add("table", {5, 3}, false, true);
+    add("weight", {first.rows, first.columns}, true, true);
+    add("bias", {first.columns}, true, false);
+    for (nn::Parameter& each : owned) all.push_back(&each);
+    nn::initialise(engine, all, DType::f64, 3);
+  }
+  void set_gradients(std::uint64_t step) {
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+      const Matrix values = noise(owned[i].shape.size(), 1, 10 * step + i);
+      engine.write(owned[i].gradient, std::as_bytes(std::span(values.values)));
+    }
+  }
+  std::vector<double> values(std::size_t i) { return engine.to_host<double>(owned[i].value); }
+
+  nn::Engine engine{nn::Device{}, "ref"};
+  std::vector<nn::Parameter> owned;
+  std::vector<nn::Parameter*> all;
+};
+
+}  // namespace
+
+TEST_CASE("singular values are pushed towards 1, singular vectors stay", "[train]") {
+  struct Size {
+    std::size_t rows, columns;
+  };
+  for (const Size& size : {Size{6, 6}, Size{4, 11}, Size{13, 5}, Size{1, 7}, Size{7, 1}}) {
+    const std::size_t side = std::min(size.rows, size.columns);
+    std::vector<double> s(side);
+    for (std::size_t k = 0; k < side; ++k) s[k] = 40 * std::pow(0.6, static_cast<double>(k));
+    const double norm = std::sqrt(std::inner_product(s.begin(), s.end(), s.begin(), 0.0));
+    const Matrix u = orthonormal(size.rows, side, 1);
+    const Matrix v = orthonormal(size.columns, side, 2);
+    std::vector<double> expected(side);
+    for (std::size_t k = 0; k < side; ++k) {
+      expected[k] = pushed(s[k] / norm);
+      CHECK(expected[k] > 0.65);
+      CHECK(expected[k] < 1.25);
+    }
+    const Matrix x = with_singular_values(u, s, v);
+    const Matrix y = with_singular_values(u, expected, v);
+    for (const std::string& backend : test::tested_backends()) {
+      INFO(backend << " " << size.rows << " x " << size.columns);
+      nn::Engine engine(test::device_of(backend), backend);
+      CHECK(compare(orthogonalised(engine, x, DType::f32), y.values, 1e-4) == "");
+    }
+    nn::Engine exact(nn::Device{}, "ref");
+    CHECK(compare(orthogonalised(exact, x, DType::f64), y.values, 1e-11) == "");
+    const Matrix zeros{size.rows, size.columns};
+    CHECK(orthogonalised(exact, zeros, DType::f64) == zeros.values);
+  }
+}
+
+TEST_CASE("steps of Muon equal its equations written out, and those of all else AdamW's", "[train]") {
+  const Matrix shape{4, 6};
+  BlockParameters parameters(shape);
+  BlockParameters others(shape);
+  Optimizer optimizer(parameters.engine, parameters.all, muon());
+  OptimizerOptions adamw = muon();
+  adamw.rule = "adamw";
+  Optimizer reference(others.engine, others.all, adamw);
+  std::vector<double> value = parameters.values(1);
+  std::vector<double> momentum(value.size());
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const double rate = 0.1 + 0.02 * static_cast<double>(step);
+    for (BlockParameters* each : {&parameters, &others}) each->set_gradients(step);
+    optimizer.step(rate, 1, 0.5, 1);
+    reference.step(rate, 1, 0.5, 1);
+    const std::vector<double> gradient = parameters.engine.to_host<double>(parameters.owned[1].gradient);
+    Matrix update = shape;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      momentum[i] = 0.9 * momentum[i] + 0.5 * gradient[i];
+      update.values[i] = 0.5 * gradient[i] + 0.9 * momentum[i];
+    }
+    const std::vector<double> direction = orthogonalised(others.engine, update, DType::f64);
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      value[i] -= rate * (0.2 * std::sqrt(6.0) * direction[i] + 0.05 * value[i]);
+    }
+    INFO("step " << step);
+    CHECK(compare(parameters.values(1), value, 1e-11) == "");
+    CHECK(parameters.values(0) == others.values(0));
+    CHECK(parameters.values(2) == others.values(2));
+  }
+  std::vector<StateTensor> state;
+  optimizer.add_state(state);
+  std::vector<std::string> names;
+  for (const StateTensor& each : state) names.push_back(each.name);
+  CHECK(names == std::vector<std::string>{"optimizer.momentum.weight", "optimizer.mean.table", "optimizer.mean.bias",
+                                          "optimizer.variance.table", "optimizer.variance.bias"});
+  CHECK(compare(parameters.engine.to_host<double>(*state[0].tensor), momentum, 1e-11) == "");
+  CHECK(moment_bytes(muon(), true, 4) == 4);
+  CHECK(moment_bytes(muon(), false, 4) == 8);
+}
+
+TEST_CASE("Muon's step of a matrix does not depend on the size of its gradient", "[train]") {
+  const Matrix shape{5, 3};
+  BlockParameters small(shape);
+  BlockParameters large(shape);
+  Optimizer first(small.engine, small.all, muon());
+  Optimizer second(large.engine, large.all, muon());
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    small.set_gradients(step);
+    large.set_gradients(step);
+    first.step(0.1, 1, 1e-3, 1);
+    second.step(0.1, 1, 1e3, 1);
+  }
+  CHECK(compare(small.values(1), large.values(1), 1e-11) == "");
+}
+
+TEST_CASE("a run of Muon that goes on is the run that never stopped, bit by bit", "[train]") {
+  struct Run {
+    Run(const std::string& backend, DType values)
+        : engine(test::device_of(backend), backend),
+          task(test::spiral_net({}), {test::SpiralOptions().examples, 2}, test::spirals<float>(engine, {}, values)),
+          trainer(engine, task, options(values)) {}
+    static TrainOptions options(DType values) {
+      TrainOptions options;
+      options.values = values;
+      options.rate.peak = 0.02;
+      options.optimizer = muon();
+      return options;
+    }
+    nn::Engine engine;
+    Classification task;
+    Trainer trainer;
+  };
+  for (const std::string& backend : test::tested_backends()) {
+    for (const DType values : {DType::f32, DType::bf16}) {
+      INFO(backend << " " << dtype_name(values));
+      Run whole(backend, values);
+      std::vector<double> losses;
+      for (int i = 0; i < 12; ++i) losses.push_back(whole.trainer.step().loss);
+      CHECK(losses.back() < losses.front());
+      Run first(backend, values);
+      for (int i = 0; i < 5; ++i) first.trainer.step();
+      TensorFile file = test::saved(first.trainer);
+      Run second(backend, values);
+      second.trainer.step();  // whatever it has is replaced
+      test::load(second.trainer, file);
+      for (std::size_t i = 5; i < 12; ++i) CHECK(second.trainer.step().loss == losses[i]);
+      file.tensors.erase("optimizer.momentum.branch.weight");
+      CHECK(has(message_of(ErrorKind::data, [&] { test::load(second.trainer, file); }), "optimizer.momentum.branch.weight"));
+    }
+  }
+}
+
+TEST_CASE("averages follow what parameters become once they have moved", "[train]") {
+  BlockParameters parameters({4, 6});
+  OptimizerOptions options = muon();
+  options.average = 0.5;
+  Optimizer optimizer(parameters.engine, parameters.all, options);
+  nn::Tensor& value = parameters.owned[1].value;
+  const std::vector<double> first = parameters.values(1);
+  optimizer.on_moved([&] { nn::fill(parameters.engine, value, 0); });
+  parameters.set_gradients(0);
+  optimizer.step(0.1, 1, 1, 1);
+  REQUIRE(optimizer.swap_averages());
+  std::vector<double> average = first;
+  for (double& each : average) each *= average_decay(0.5, 1);
+  CHECK(compare(parameters.values(1), average, 1e-12) == "");
+}
+
+TEST_CASE("Muon refuses what it cannot move", "[train]") {
+  BlockParameters parameters({4, 6});
+  const auto refusal = [&](auto&& spoil) {
+    std::vector<nn::Parameter> owned = parameters.owned;
+    spoil(owned[1]);
+    std::vector<nn::Parameter*> all;
+    for (nn::Parameter& each : owned) all.push_back(&each);
+    return message_of(ErrorKind::usage, [&] { Optimizer(parameters.engine, all, muon()); });
+  };
+  CHECK(has(refusal([](nn::Parameter& p) { p.shape = {24}; }), "'weight' is a part of a matrix"));
+  CHECK(has(refusal([](nn::Parameter& p) { p.rate = 2; }), "'weight' has a learning rate of its own"));
+  OptimizerOptions narrow = muon();
+  narrow.narrow_moments = true;
+  CHECK(has(message_of(ErrorKind::usage, [&] { Optimizer(parameters.engine, parameters.all, narrow); }),
+            "expected `optimizer` adamw"));
+}
