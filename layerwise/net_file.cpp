@@ -1,4 +1,6 @@
 // Net files: from JSON, with every key checked, and back.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -300,7 +302,13 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
   const std::vector<std::string> members = check_stages(net, source);
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
-  for (const std::string& name : net.classifier) check_name(source + ": classifier", name, members);
+  for (const std::string& name : net.classifier) {
+    if (contains(names, name) && !contains(members, name)) {
+      fail(ErrorKind::usage, "{}: classifier: layer '{}' keeps no head; expected some of {}", source, name,
+           fmt::join(members, ", "));
+    }
+    check_name(source + ": classifier", name, members);
+  }
   without_discarded(net);  // throws if it cannot be done
   return net;
 }

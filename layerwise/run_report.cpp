@@ -60,7 +60,7 @@ void Run::report_epoch(const Stage& stage) {
     const double loss = epoch.loss[h] / images;
     const double accuracy = static_cast<double>(epoch.correct[h]) / images;
     Json head = {{"layer", stage.head_layer(h)}, {"loss", loss}, {"train_accuracy", accuracy}};
-    text += fmt::format(" {} loss {:.3f}, training {:.1f}%", stage.head_layer(h), loss, 100 * accuracy);
+    text += fmt::format("{} {} loss {:.3f}, training {:.1f}%", h == 0 ? "" : ";", stage.head_layer(h), loss, 100 * accuracy);
     if (!validation.empty()) {
       head["validation_accuracy"] = validation[h];
       text += fmt::format(", validation {:.1f}%", 100 * validation[h]);

@@ -95,9 +95,6 @@ namespace {
 
 void check_prompt(const Gpt& net, std::span<const std::int32_t> prompt) {
   if (prompt.empty()) fail_field(ErrorKind::usage, "prompt", "no tokens; expected at least one");
-  if (prompt.size() >= net.tokens()) {
-    fail_field(ErrorKind::usage, "prompt", "{} tokens; expected fewer than the context, {}", prompt.size(), net.tokens());
-  }
   for (const std::int32_t token : prompt) {
     if (token < 0 || static_cast<std::size_t>(token) >= net.config().vocabulary) {
       fail_field(ErrorKind::usage, "prompt", "token {}; expected 0 to {}", token, net.config().vocabulary - 1);

@@ -24,7 +24,11 @@ namespace fs = std::filesystem;
 std::unique_ptr<data::Tokenizer> find_tokenizer(const std::string& spec, const fs::path& folder) {
   if (!spec.empty()) return data::load_tokenizer(spec);
   if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt")) return data::load_tokenizer(folder.string());
-  fail(ErrorKind::usage, "--tokenizer: missing; {} has no vocab.json and merges.txt", folder.string());
+  const fs::path sentencepiece = folder / "tokenizer.model";
+  if (fs::exists(sentencepiece)) return data::load_tokenizer(sentencepiece.string());
+  fail(ErrorKind::usage,
+       "--tokenizer: missing; {} has neither vocab.json and merges.txt nor tokenizer.model; expected one of these, or bytes",
+       folder.string());
 }
 
 void import_gpt2(Terminal& terminal, const fs::path& folder, const std::string& spec, const fs::path& out) {

@@ -184,14 +184,18 @@ bool is_dvae(const std::string& name) {
          !contains(models::binary_net_names(), name);
 }
 
+constexpr std::int64_t most_per_axis = 65536;
+
 // A named net or one in a file. The list of a binary net's layers has names, that of another kinds.
 Shown describe_named(const std::string& name, const std::string& size) {
   std::vector<std::size_t> sizes;
   for (const std::string& part : split(size, 'x')) {
-    sizes.push_back(static_cast<std::size_t>(std::clamp<std::int64_t>(parse_int(part).value_or(0), 0, 65536)));
+    const std::int64_t length = parse_int(part).value_or(0);
+    sizes.push_back(length > most_per_axis ? 0 : static_cast<std::size_t>(std::max<std::int64_t>(length, 0)));
   }
   if (sizes.size() != 3 || std::find(sizes.begin(), sizes.end(), 0U) != sizes.end()) {
-    fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS, such as 32x32x3", size);
+    fail(ErrorKind::usage, "--image-size: '{}' is not HEIGHTxWIDTHxCOLOURS of at most {} each, such as 32x32x3", size,
+         most_per_axis);
   }
   if (const auto names = all_net_names(); name.find_first_of("/.") == std::string::npos && !contains(names, name)) {
     fail(ErrorKind::usage, "unknown net '{}'{}; a file's name needs a '/' or a '.'", name, did_you_mean(name, names));

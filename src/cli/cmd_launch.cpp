@@ -371,6 +371,10 @@ int launch(Session& session, std::span<const std::string> args) {
     supervisor.hosts = launch::read_hostfile(hostfile);
   } else {
     const std::size_t all = supervisor.usable(supervisor.local);
+    if (all == 0) {
+      fail(ErrorKind::usage, "--local: {} process{}; expected at least {}, which one copy of the net takes", supervisor.local,
+           supervisor.local == 1 ? "" : "es", now.least());
+    }
     if (supervisor.min_workers > all) {
       fail(ErrorKind::usage,
            "--min-workers: {}; expected at most the {} process{} of this machine (--local) without --hostfile",

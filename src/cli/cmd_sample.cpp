@@ -127,6 +127,11 @@ int run_samples(Session& session, const Options& options, SampleSettings& settin
   const data::Tokenizer& tokenizer = placed.tokenizer();
   std::vector<std::int32_t> prompt = data::encode(tokenizer, settings.prompt);
   if (prompt.empty()) prompt.push_back(tokenizer.end_of_text());
+  const std::size_t context = placed.forward().net().tokens();
+  if (prompt.size() > context) {
+    session.terminal.error(fmt::format("the prompt has {} tokens, the context {}: the net sees the last {}", prompt.size(),
+                                       context, (context + 1) / 2));
+  }
   sampling.end = tokenizer.end_of_text();
   sampling.cache = !settings.no_cache;
   const bool streams = sampling.count == 1;

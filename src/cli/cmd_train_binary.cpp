@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/field_names.h"
+#include "cli/image_evaluation.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
 #include "cli/shared_data.h"
@@ -84,6 +85,7 @@ void check_images(Session& session, const Options& options, const TrainSettings&
          "{}: {} images to train on; expected at least one of each of the {} classes",
          settings.data.max_train != 0 ? "--max-train" : settings.data.spec, train.size(), train.classes());
   }
+  require_classes(settings.data.spec, train);
   const std::size_t batch = settings.run.train.batch;
   if (batch <= train.size()) return;
   for (const char* name : {"batch", "batch-per-rank"}) {
@@ -113,7 +115,7 @@ void announce(Session& session, const TrainSettings& settings, const data::DataS
 }
 
 void print_next(Terminal& terminal, const std::string& folder) {
-  terminal.print("next:\n  bitloom eval {}\n  bitloom predict {} PICTURE...\n  bitloom report {}", folder, folder, folder);
+  terminal.print("next:\n  bitloom eval {0}\n  bitloom predict {0} PICTURE...\n  bitloom report {0}", shell_word(folder));
 }
 
 // Tells of stages that this run did not train itself, and whose they are.
@@ -229,6 +231,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   settings.run.folder =
       text_of_root(session, [&] { return settings.out.empty() ? default_folder(settings.net) : settings.out; });
   settings.run.net = choose_net(session, options, settings);
+  settings.refuse_overruled(options);
   if (!settings.plan.empty()) {
     settings.run.planned = settings.planned(text_of_root(session, [&] { return read_text(settings.plan); }));
     const auto in_plan = [&](const layerwise::StageSpec& stage) { return settings.run.planned.contains(stage.name); };

@@ -38,16 +38,16 @@ std::string clip_option(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
-constexpr TrainedModel::Traits clip_traits{
-    .kind = models::clip_kind,
-    .examples = "pairs",
-    .targets = "pairs",
-    .speed = "of them per second",
-    .loss_unit = "nats",
-    .savers = "a smaller --micro-batch or a smaller net",
-    .next =
-        "bitloom eval {0}\n  bitloom report {0}\n  bitloom sample DALLE-RUN --prompt TEXT --count 32 --rerank clip --clip {0}",
-    .option_of = &clip_option};
+constexpr TrainedModel::Traits clip_traits{.kind = models::clip_kind,
+                                           .examples = "pairs",
+                                           .targets = "pairs",
+                                           .speed = "of them per second",
+                                           .loss_unit = "nats",
+                                           .savers = "a smaller --micro-batch or a smaller net",
+                                           .next =
+                                               "bitloom eval {0}\n  bitloom report {0}\n  bitloom sample DALLE-RUN --prompt "
+                                               "TEXT --count 32 --rerank clip --clip {0} --out grid.png",
+                                           .option_of = &clip_option};
 
 class TrainedClip final : public TrainedModel {
  public:

@@ -67,16 +67,6 @@ Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, c
   return json;
 }
 
-void check_images(const CnnSettings& settings, const data::Dataset& train) {
-  std::vector<std::size_t> counts(train.classes());
-  for (const std::uint16_t label : train.labels) ++counts[label];
-  const auto present = std::ranges::count_if(counts, [](std::size_t count) { return count != 0; });
-  if (present < 2) {
-    fail(ErrorKind::data, "{}: images of {} class{} to train on; expected at least two classes", settings.data.spec, present,
-         present == 1 ? "" : "es");
-  }
-}
-
 constexpr TrainedModel::Traits cnn_traits{.kind = models::cnn_kind,
                                           .examples = "images",
                                           .targets = "images",
@@ -392,7 +382,8 @@ int train_cnn(Session& session, std::span<const std::string> args) {
       "Trains a convolutional net of floating-point numbers to classify images, and writes it to FOLDER/model.safetensors.\n"
       "Under mpirun the processes share the images of every step, or with --exchange local each trains by itself and they\n"
       "share what they learned; each needs the images, rank 0 has the run folder.\n"
-      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train cnn --resume --out FOLDER` continues to the same result.");
+      "Ctrl-C or SIGTERM leaves a checkpoint that `bitloom train cnn --resume --out FOLDER` continues to the same result,\n"
+      "or with --exchange local to one like it.");
   settings.declare(options);
   const NeededOption needed[] = {{"--data", settings.data.spec, "synth, or a folder of images (see --help)"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
@@ -402,7 +393,7 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
   settings.check_evaluation(options, data.validation.size() != 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
-  check_images(settings, data.train);
+  require_classes(settings.data.spec, data.train);
   const NoticeWatch notice(settings.notice_command);
   TrainedCnn model(session, settings, options, data, *threads);
   if (is_finished(session, options, settings, model.steps(), settings.steps != 0 ? "--steps" : "--epochs")) return exit_done;

@@ -3,6 +3,7 @@
 #include <string>
 #include <system_error>
 
+#include "cli/run_folder.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "layerwise/model.h"
@@ -43,7 +44,7 @@ void export_c(Terminal& terminal, const ExportRequest& request) {
                  header.filename().string(), name, static_cast<double>(source.constant_bytes) / 1024,
                  static_cast<double>(source.memory_bytes) / 1024);
   terminal.print("cc -O2 -march=native -DBITLOOM_MAIN {} -lm    makes a program that classifies PPM images",
-                 request.out.string());
+                 shell_word(request.out.string()));
 }
 
 namespace {

@@ -78,7 +78,10 @@ std::string option_of_field(const std::string& field) {
       {"options.exchange.version", "the version of sparse messages (--exchange)"}};
   if (const auto found = named.find(field); found != named.end()) return found->second;
   const auto rest = [&](std::string_view prefix) { return field.substr(prefix.size()); };
-  if (field.starts_with("net.stages.") && field.ends_with(".epochs")) return fmt::format("--epochs of {}", rest("net.stages."));
+  if (field.starts_with("net.stages.") && field.ends_with(".epochs")) {
+    const std::string_view stage = rest("net.stages.");
+    return fmt::format("--epochs of {}", stage.substr(0, stage.rfind('.')));
+  }
   if (field.starts_with("net.stages.")) return "--set " + rest("net.stages.");
   if (field.starts_with("net.layers.")) return "--set " + rest("net.layers.");
   if (field.starts_with("net.")) return "--set " + rest("net.");

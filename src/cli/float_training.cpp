@@ -146,10 +146,10 @@ void FloatTraining::summarise(const train::RunResult& result) {
   const std::string& folder = model_.settings_.out;
   terminal.print("\ndone in {}: {} {}, {:.0f} {} over all", format_duration(result.seconds), format_count(result.targets),
                  traits.targets, static_cast<double>(result.targets) / std::max(result.seconds, 1e-9), traits.speed);
-  if (result.targets != 0) terminal.print("  {:<22}{:.4f} {}", "training loss", result.training_loss, traits.loss_unit);
+  if (result.training_loss) terminal.print("  {:<22}{:.4f} {}", "training loss", *result.training_loss, traits.loss_unit);
   model_.summarise(result);
   print_model_and_memory(terminal, folder, model_.engine_, result);
-  terminal.print("next:\n  {}", fmt::format(fmt::runtime(traits.next), folder));
+  terminal.print("next:\n  {}", fmt::format(fmt::runtime(traits.next), shell_word(folder)));
 }
 
 }  // namespace bitloom::cli

@@ -34,6 +34,15 @@ void check_fit(const data::Dataset& set, const data::ImageShape& shape, const st
   }
 }
 
+void require_classes(const std::string& spec, const data::Dataset& train) {
+  std::vector<bool> present(train.classes());
+  for (const std::uint16_t label : train.labels) present[label] = true;
+  const auto classes = std::ranges::count(present, true);
+  if (classes >= 2) return;
+  fail(ErrorKind::data, "{}: images of {} class{} to train on; expected at least two classes", spec, classes,
+       classes == 1 ? "" : "es");
+}
+
 nlohmann::json evaluation_json(const std::string& split, const layerwise::Evaluation& result) {
   return {{"split", split},
           {"images", result.images},

@@ -21,6 +21,9 @@ const data::Dataset& choose_split(const data::DataSplits& splits, const std::str
 // Throws Error(data) unless images and classes of a set are those of a model.
 void check_fit(const data::Dataset& set, const data::ImageShape& shape, const std::vector<std::string>& class_names);
 
+// Throws Error(data) that names `spec` unless there are images of two classes to train on.
+void require_classes(const std::string& spec, const data::Dataset& train);
+
 // A line per class and one for all.
 void print_evaluation(Terminal& terminal, const std::string& split, const std::vector<std::string>& class_names,
                       const layerwise::Evaluation& result);

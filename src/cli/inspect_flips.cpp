@@ -69,7 +69,12 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
     const auto progress = [&](double share) { terminal.update(fmt::format("{}: {:.0f}% of the images", name, 100 * share)); };
     study["layers"].push_back(to_json(layerwise::study_flips(simd::kernels(), model, name, chosen, others, progress)));
   }
-  write_atomically(folder / flips_file, study.dump() + "\n");
+  try {
+    write_atomically(folder / flips_file, study.dump() + "\n");
+  } catch (const Error& error) {
+    // It took minutes to compute, and is shown all the same.
+    terminal.note(fmt::format("not kept for the report: {}", error.what()));
+  }
   return study;
 }
 

@@ -18,6 +18,7 @@
 #include "cli/command.h"
 #include "cli/field_names.h"
 #include "cli/roff.h"
+#include "cli/run_folder.h"
 #include "cli/start_up.h"
 #include "cli/system.h"
 #include "cli/wrapped.h"
@@ -245,7 +246,7 @@ int run(int argc, char** argv) {
   }
   Terminal terminal(!environment->world().is_root());
   Session session{environment->world(), terminal, "bitloom", {}};
-  for (const std::string& arg : args) session.command_line += " " + arg;
+  for (const std::string& arg : args) session.command_line += " " + shell_word(arg);
   return finish(session, guarded(session, args));
 }
 

@@ -30,14 +30,18 @@ std::string default_folder(const std::string& net) {
   return fmt::format("runs/{}-{}", std::filesystem::path(net).stem().string(), std::string_view(date.data(), length));
 }
 
-std::string resume_command(const std::string& kind, const std::string& folder) {
-  const bool is_plain = std::all_of(folder.begin(), folder.end(), [](unsigned char c) {
+std::string shell_word(const std::string& text) {
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("/._-+=,:@%").find(static_cast<char>(c)) != std::string_view::npos;
   });
-  if (is_plain) return fmt::format("bitloom train {} --resume --out {}", kind, folder);
+  if (is_plain) return text;
   std::string quoted;
-  for (const char c : folder) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return fmt::format("bitloom train {} --resume --out '{}'", kind, quoted);
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return "'" + quoted + "'";
+}
+
+std::string resume_command(const std::string& kind, const std::string& folder) {
+  return fmt::format("bitloom train {} --resume --out {}", kind, shell_word(folder));
 }
 
 std::string kept_path(const std::string& path) {
@@ -132,9 +136,11 @@ std::vector<std::string> asked_otherwise(const Options& options, const std::stri
   for (const auto& [name, values] : of_run) {
     if (options.has(name) && options.is_asked_for(name) && options.raw(name).empty()) asked[name];  // has no line of its own
   }
+  // They say how a run goes on, not what becomes of it.
+  const std::set<std::string> harmless = {"checkpoint-seconds", "log-every"};
   std::vector<std::string> others;
   for (const auto& [name, values] : asked) {
-    if (!options.is_asked_for(name)) continue;
+    if (!options.is_asked_for(name) || harmless.contains(name)) continue;
     const auto before = of_run.find(name);
     if (before != of_run.end() && (before->second == values || absolute(before->second) == absolute(values))) continue;
     for (const std::string& value : values) others.push_back(fmt::format("{} = {}", name, value));

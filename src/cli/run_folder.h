@@ -16,7 +16,10 @@ namespace bitloom::cli {
 // "runs/NET-DATE-TIME"; of a net that is a file, its name.
 std::string default_folder(const std::string& net);
 
-// The command that continues the run of `train KIND` in a folder, with quotes where a shell needs them.
+// As one word of a shell's command, with quotes where it needs them.
+std::string shell_word(const std::string& text);
+
+// The command that continues the run of `train KIND` in a folder.
 std::string resume_command(const std::string& kind, const std::string& folder);
 Continuation continuation_of(const std::string& kind, const std::string& folder);
 

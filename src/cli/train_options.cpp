@@ -31,12 +31,15 @@ const std::vector<Options::Need>& needs_table() {
                                                 {"cache-limit", "cache", {"!none"}},
                                                 {"teacher-share", "teacher", {}},
                                                 {"teacher-shift", "teacher", {}},
-                                                {"augment-copies", "augment", {"!none"}},
                                                 {"learning-rate", "rule", {"accumulate"}},
                                                 {"flips-per-update", "rule", {"accumulate"}},
                                                 {"momentum", "rule", {"topk"}},
                                                 {"flip-share", "rule", {"topk"}},
                                                 {"flip-rate", "rule", {"stochastic"}},
+                                                {"active-share", "signal", {"window"}},
+                                                {"final-active-share", "signal", {"window"}},
+                                                {"initial-window", "signal", {"window"}},
+                                                {"largest-window", "signal", {"window"}},
                                                 {"threshold", "exchange", {"sparse"}},
                                                 {"bytes-per-update", "exchange", {"sparse"}},
                                                 {"compression", "exchange", {"sparse"}},
@@ -94,14 +97,16 @@ void declare_run(Options& options, TrainSettings& settings) {
                "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
   options.flag("resume", settings.resume, "Continuation of the run in --out, whose net, data and options need not be repeated");
   options.text("config", settings.config, "FILE",
-               "INI file with options, a line `name = value` each; the command line overrides it");
+               "File with options, a line `name = value` each, comments behind #; the command line overrides it");
   options.transient(false);
   settings.declare_search(options);
   options.transient(true);
   options.text(
       "plan", settings.plan, "FILE",
       "Plan that `bitloom plan --json FILE` wrote for these options: the run ends when its messages have other lengths");
+  options.transient(false);
   options.number("checkpoint-seconds", run.checkpoint_seconds, 0, 1e9, "Seconds between checkpoints");
+  options.transient(true);
   declare_watchdog(options, settings.watchdog_seconds);
   options.text("notice-command", settings.notice_command, "COMMAND", notice_command_help);
   options.transient(false);
@@ -335,6 +340,31 @@ bool TrainSettings::counts_per_rank(const Options& options) const {
 
 std::size_t TrainSettings::chosen_workers() const {
   return workers != 0 ? workers : std::min(default_workers, run.train.batch);
+}
+
+void TrainSettings::refuse_overruled(const Options& options) const {
+  if (resume) return;
+  const std::vector<layerwise::StageSpec>& stages = run.net.stages;
+  layerwise::TrainOptions given = run.train;
+  for (const layerwise::RealOption& real : layerwise::real_options()) {
+    const std::string name = option_of_field(real.name).substr(2);
+    if (!options.is_asked_for(name)) continue;
+    const double asked = real.of(given);
+    const auto overrules = [&](const layerwise::StageSpec& stage) {
+      const auto own = stage.options.find(real.name);
+      return own != stage.options.end() && own->second != asked;
+    };
+    if (!std::ranges::all_of(stages, overrules)) continue;
+    fail(ErrorKind::usage, "--{}: {:g} has no effect, since the stages of net '{}' have their own; expected --set {}.{}={:g}",
+         name, asked, run.net.name, stages.front().name, real.name, asked);
+  }
+  const bool augments = !run.train.augment.none() || std::ranges::any_of(stages, [](const layerwise::StageSpec& stage) {
+    return !stage.augment.empty() && !data::parse_augment(stage.augment).none();
+  });
+  if (!augments && options.asks_for_other("augment-copies", "augment")) {
+    fail(ErrorKind::usage, "--augment-copies: {} has no effect; it needs another --augment than none",
+         run.train.augment_copies);
+  }
 }
 
 int TrainSettings::soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const {

@@ -10,6 +10,7 @@
 namespace bitloom::run {
 
 inline constexpr const char* model_name = "model.safetensors";
+inline constexpr const char* model_step_key = "bitloom.step";  // in the metadata of a float model: steps done
 inline constexpr const char* metrics_name = "metrics.jsonl";
 inline constexpr const char* events_name = "events.jsonl";
 inline constexpr const char* lock_name = ".lock";

@@ -38,6 +38,14 @@ std::optional<std::uint64_t> count_in_state(const std::map<std::string, std::str
   return count->get<std::uint64_t>();
 }
 
+// Whether a model was written at another step, as where a run was killed behind its last checkpoint. Older models do not say.
+bool is_of_other_steps(const fs::path& model, std::uint64_t steps) {
+  if (!fs::exists(model)) return false;  // finish() writes it
+  const TensorMapping file = TensorMapping::open(model);
+  const auto found = file.metadata.find(run::model_step_key);
+  return found != file.metadata.end() && found->second != fmt::format("{}", steps);
+}
+
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 // `described`: a JSON object, what the caller's run depends on.
@@ -139,11 +147,11 @@ class Run {
       fail(ErrorKind::data, "no checkpoint in '{}' can be used: {}", options_.folder.string(), fmt::join(found.reasons, "; "));
     }
     const Json state = state_of(found);
-    check_steps(state, found.path);
     if (const std::uint64_t step = state.value("step", std::uint64_t{0}); step >= options_.steps && !options_.may_be_done) {
       fail_field(ErrorKind::usage, "resume", "the run in {} has its {} steps; more of them need a larger `steps`",
                  options_.folder.string(), step);
     }
+    check_steps(state, found.path);
     return found;
   }
 
@@ -162,6 +170,11 @@ class Run {
     open_.write_files();
     open_.open_metrics();
     record_.open(state ? &*state : nullptr);
+    if (options_.keep_best && result().best_loss && is_of_other_steps(options_.folder / run::model_name, result().best_step)) {
+      progress_.line(fmt::format("{} is not that of the best evaluation by step {}: the best of those to come takes its place",
+                                 run::model_name, trainer_.steps()));
+      result().best_loss.reset();
+    }
   }
 
   // The number of steps decides the learning rates: a run that changes it without being told to would differ from either.
@@ -243,7 +256,8 @@ class Run {
     trainer_.averaged([&] {
       trainer_.comm().together([&] {
         trainer_.save_model([&](std::map<std::string, StreamedTensor> tensors) {
-          const TensorFile described = description();
+          TensorFile described = description();
+          described.metadata[run::model_step_key] = fmt::format("{}", trainer_.steps());
           tensors.merge(described.streamed());
           checkpoints_.mark_with(tensors);
           save_streamed(options_.folder / run::model_name, described.metadata, tensors);

@@ -71,10 +71,10 @@ struct RunHooks {
 
 struct RunResult {
   std::uint64_t steps = 0;
-  std::uint64_t targets = 0;        // trained on, in all processes of the run
-  double seconds = 0;               // of training, over all resumptions
-  double training_loss = 0;         // of the last line of metrics
-  std::optional<double> last_loss;  // of the last evaluation
+  std::uint64_t targets = 0;            // trained on, in all processes of the run
+  double seconds = 0;                   // of training, over all resumptions
+  std::optional<double> training_loss;  // of the last line of metrics, if this process has made steps
+  std::optional<double> last_loss;      // of the last evaluation
   std::optional<double> best_loss;
   std::optional<double> last_accuracy, best_accuracy;  // where evaluations have one: best is that of the best loss
   std::uint64_t best_step = 0;                         // steps done at the best evaluation

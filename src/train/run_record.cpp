@@ -132,9 +132,9 @@ bool RunRecord::write_evaluation(const Evaluated& found) {
   open_.metrics().write(line);
   std::string accuracy = found.accuracy ? fmt::format(", accuracy {:.2f}%", 100 * *found.accuracy) : "";
   if (!found.text.empty()) accuracy += ", " + found.text;
-  progress_.line(fmt::format("step {}/{}: training loss {:.4f}, validation loss {:.4f}{}{}, {}", trainer_.steps(),
-                             options_.steps, result_.training_loss, mean, accuracy, best ? "" : " (not the best)",
-                             rate_text(result_.targets, open_.elapsed())));
+  const std::string training = result_.training_loss ? fmt::format("training loss {:.4f}, ", *result_.training_loss) : "";
+  progress_.line(fmt::format("step {}/{}: {}validation loss {:.4f}{}{}, {}", trainer_.steps(), options_.steps, training, mean,
+                             accuracy, best ? "" : " (not the best)", rate_text(result_.targets, open_.elapsed())));
   if (!best) return false;
   result_.best_loss = mean;
   result_.best_accuracy = found.accuracy;
@@ -159,10 +159,10 @@ void RunRecord::write_result(const std::string& parameters_hash) {
                {"steps", trainer_.steps()},
                {"targets", result_.targets},
                {"seconds", result_.seconds},
-               {"training_loss", result_.training_loss},
                {"memory_bytes", result_.memory_bytes},
                {"model_bytes", fs::file_size(options_.folder / run::model_name)},
                {"parameters_hash", parameters_hash}};
+  if (result_.training_loss) line["training_loss"] = *result_.training_loss;
   if (result_.last_loss) line["validation_loss"] = *result_.last_loss;
   if (result_.last_accuracy) line["validation_accuracy"] = *result_.last_accuracy;
   if (result_.best_loss) {

@@ -360,7 +360,6 @@ TEST_CASE("what a GPT cannot take is said", "[gpt]") {
     CHECK(has(message_of(ErrorKind::usage, [&] { sample({engine, net}, prompt, options); }), text));
   };
   refuses({}, {}, "`prompt`: no tokens");
-  refuses(std::vector<std::int32_t>(37, 1), {}, "`prompt`: 37 tokens; expected fewer than the context, 37");
   refuses({83}, {}, "token 83");
   refuses({-1}, {}, "token -1");
   SampleOptions options;

@@ -216,7 +216,10 @@ class Lines final : public sp::SentenceIterator {
 std::string reason(const sp::util::Status& status) {
   const std::string message = status.message();
   const std::size_t bracket = message.rfind("] ");
-  return message.substr(bracket == std::string::npos ? 0 : bracket + 2);
+  const std::size_t begin = bracket == std::string::npos ? 0 : bracket + 2;
+  // It goes on with advice that names options of its own program.
+  const std::size_t advice = message.find(". Increase ", begin);
+  return message.substr(begin, advice == std::string::npos ? advice : advice - begin);
 }
 
 }  // namespace
