@@ -16,11 +16,12 @@ namespace {
 constexpr std::size_t alignment = 64;
 constexpr std::size_t steps_per_octave = 8;
 
-// Rooms have few different sizes, so that blocks fit again: multiples of an eighth of a power of two.
-std::size_t room_for(std::size_t bytes) {
-  const std::size_t wanted = std::max(bytes, std::size_t{1}) + alignment;  // some of it to be read past the end
+// Rooms have few different sizes, so that blocks fit again: multiples of an eighth of a power of two, and the tail, which comes
+// on top: tensors' sizes are often such multiples themselves.
+std::size_t room_for(std::size_t bytes, std::size_t tail) {
+  const std::size_t wanted = std::max(bytes, std::size_t{1});
   const std::size_t step = std::max(std::bit_floor(wanted) / steps_per_octave, alignment);
-  return (wanted + step - 1) / step * step;
+  return (wanted + step - 1) / step * step + tail;
 }
 
 // Large blocks ask for huge pages where the system leaves that to programs (Linux, "madvise", the default of Ubuntu): products
@@ -68,7 +69,7 @@ std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes, Use use) {
   {
     const std::lock_guard lock(mutex_);
     if (limit_ != 0 && total_.now + bytes > limit_) out_of_memory(bytes, use, "the limit is reached");
-    const Held held{room_for(bytes), bytes, use};
+    const Held held{room_for(bytes, allocator_->tail()), bytes, use};
     memory = take_room(held);
     try {
       held_.emplace(memory, held);

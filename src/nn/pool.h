@@ -36,6 +36,8 @@ class Allocator {
   // Aligned to 64 bytes; `bytes` is a multiple of 64.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory, std::size_t bytes) noexcept = 0;
+  // Bytes after what is asked of the pool that the device's kernels may read (not write); a multiple of 64.
+  virtual std::size_t tail() const { return 64; }
 };
 
 std::unique_ptr<Allocator> make_cpu_allocator();
@@ -55,7 +57,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   Device device() const { return device_; }
 
-  // At least `bytes` bytes, not initialised; 64 more may be read (not written) after them. Back in the pool when the last
+  // At least `bytes` bytes, not initialised; the allocator's tail() may be read after them. Back in the pool when the last
   // pointer goes. Throws OutOfMemory, which says what is in use for what, where the limit or the device does not allow it, and
   // the allocator's other errors as they are.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);

@@ -1,6 +1,8 @@
 // The runtime of src/nn/cuda on the CPU: one GPU whose memory is this machine's.
 #include "tests/cuda/emulated_runtime.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -33,19 +35,37 @@ std::string gpu_problem(int index) { return index == 0 ? "" : "there is one emul
 namespace cuda {
 namespace {
 
-// Its blocks are poisoned: what was never written is NaN.
+// Its blocks are poisoned: what was never written is NaN. After them comes a page that nobody may read.
 class EmulatedAllocator final : public Allocator {
  public:
   void* allocate(std::size_t bytes) override {
     if (emulated::is_broken)
       fail(ErrorKind::io, "CUDA: memory: an illegal memory access was encountered (cudaErrorIllegalAddress)");
-    const bool fits = bytes <= gpus().front().memory;
-    void* memory = fits ? std::aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
-    if (memory == nullptr) throw OutOfMemory(ErrorKind::io, "the emulated GPU has no more memory");
+    void* mapped = MAP_FAILED;
+    if (bytes <= gpus().front().memory) {
+      mapped = ::mmap(nullptr, mapped_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+    if (mapped == MAP_FAILED) throw OutOfMemory(ErrorKind::io, "the emulated GPU has no more memory");
+    std::byte* const end = static_cast<std::byte*>(mapped) + mapped_bytes(bytes) - page;
+    if (::mprotect(end, page, PROT_NONE) != 0) {
+      ::munmap(mapped, mapped_bytes(bytes));
+      throw OutOfMemory(ErrorKind::io, "the emulated GPU has no more memory");
+    }
+    std::byte* const memory = end - rounded(bytes, alignment);
     std::memset(memory, 0xFF, bytes);
     return memory;
   }
-  void release(void* memory, std::size_t /*bytes*/) noexcept override { std::free(memory); }
+  void release(void* memory, std::size_t bytes) noexcept override {
+    std::byte* const end = static_cast<std::byte*>(memory) + rounded(bytes, alignment);
+    ::munmap(end + page - mapped_bytes(bytes), mapped_bytes(bytes));
+  }
+  std::size_t tail() const override { return 0; }
+
+ private:
+  static constexpr std::size_t alignment = 256;                // cudaMalloc()'s
+  static constexpr std::size_t page = std::size_t{64} << 10U;  // the largest that a system has
+  static std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+  static std::size_t mapped_bytes(std::size_t bytes) { return rounded(bytes, page) + page; }
 };
 
 }  // namespace

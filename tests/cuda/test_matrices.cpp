@@ -74,6 +74,13 @@ TEST_CASE("the memory of calls grows, is kept, and says when there is no more", 
   CHECK(pool->count(nn::Use::workspace).now == std::size_t{600} << 20U);
 }
 
+TEST_CASE("tensors take as much of a GPU's memory as they have bytes", "[cuda]") {
+  nn::Engine engine(device_of("cuda"), "cuda");
+  const std::uint64_t before = engine.pool().reserved();
+  const nn::Tensor tensor = engine.empty({std::size_t{1} << 18U}, DType::f32, nn::Use::data);
+  CHECK(engine.pool().reserved() - before == tensor.bytes());
+}
+
 TEST_CASE("the speed of a GPU is measured by products that it has done", "[cuda]") {
   nn::Engine engine(device_of("cuda"), "cuda");
   CHECK(nn::measure_matmul(engine, DType::f32, 0) > 0);

@@ -146,6 +146,7 @@ struct Runtime::State {
     static_assert(no_fault == ~FaultWord{0});
     check_cuda(cudaMemsetAsync(fault, 0xFF, sizeof(FaultWord), stream), "setting memory");
   }
+  std::size_t tail() const override { return 0; }
 
   ~State() {
     (void)cudaSetDevice(index);
