@@ -2,10 +2,8 @@
 // masks that are kept.
 #include <cmath>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/half.h"
@@ -50,34 +48,6 @@ std::string problem_of(const OpCase& the_case, DType dtype) {
   const Outcome actual = run(the_case, cuda, dtype);
   return compare(the_case, actual, run(rounded(the_case, dtype), reference, DType::f64, {.kept = &actual}), dtype);
 }
-
-// The device's memory in use.
-struct Counts {
-  std::map<void*, std::size_t> blocks;
-  std::size_t bytes() const {
-    std::size_t sum = 0;
-    for (const auto& [memory, size] : blocks) sum += size;
-    return sum;
-  }
-};
-
-class CountingAllocator final : public nn::Allocator {
- public:
-  CountingAllocator(std::unique_ptr<nn::Allocator> inner, Counts& counts) : inner_(std::move(inner)), counts_(counts) {}
-  void* allocate(std::size_t bytes) override {
-    void* memory = inner_->allocate(bytes);
-    counts_.blocks[memory] = bytes;
-    return memory;
-  }
-  void release(void* memory, std::size_t bytes) noexcept override {
-    if (counts_.blocks[memory] == bytes) counts_.blocks.erase(memory);
-    inner_->release(memory, bytes);
-  }
-
- private:
-  std::unique_ptr<nn::Allocator> inner_;
-  Counts& counts_;
-};
 
 template <typename T>
 std::vector<T> read(nn::cuda::Runtime& runtime, const T* device, std::size_t n) {
@@ -158,8 +128,7 @@ TEST_CASE("attention with large heads", "[cuda]") {
 TEST_CASE("attention gives the same bits where there is room for one stage of copies only", "[cuda]") {
   constexpr std::size_t tokens = 200, size = 128;
   nn::cuda::Runtime runtime(0);
-  const std::unique_ptr<nn::Allocator> allocator = runtime.make_allocator();
-  nn::cuda::MaskCache masks(runtime, *allocator);
+  nn::cuda::MaskCache masks(runtime);
   nn::Engine engine(device_of("cuda"), "cuda");
   const auto numbers = [&](std::uint64_t seed) {
     std::vector<bf16> values;
@@ -208,29 +177,54 @@ TEST_CASE("attention gives the same bits where there is room for one stage of co
 
 TEST_CASE("masks in the device's memory say the same and are kept, but not all of them", "[cuda]") {
   nn::cuda::Runtime runtime(0);
-  Counts counts;
-  CountingAllocator allocator(runtime.make_allocator(), counts);
+  nn::Pool& pool = runtime.pool();
+  const auto bytes = [&] { return pool.count(nn::Use::data).now; };
   {
-    nn::cuda::MaskCache masks(runtime, allocator);
+    nn::cuda::MaskCache masks(runtime);
     const nn::AttentionMask often = nn::AttentionMask::convolutional(20, 12, 3);
     const nn::cuda::DeviceMask kept = masks.find(often);
     CHECK(says_the_same(runtime, kept, often));
     CHECK(says_the_same(runtime, masks.find(nn::AttentionMask::full(70, 200)), nn::AttentionMask::full(70, 200)));
     // As generation makes them, beside a mask that is used all the time.
-    std::size_t after_some = 0;
+    std::uint64_t after_some = 0;
     for (std::size_t n = 1; n <= 300; ++n) {
       const nn::AttentionMask mask = nn::AttentionMask::causal(1, n, n - 1);
       CHECK(says_the_same(runtime, masks.find(mask), mask));
       CHECK(masks.find(often).bits == kept.bits);
-      if (n == 100) after_some = counts.bytes();
+      if (n == 100) after_some = bytes();
     }
     CHECK(says_the_same(runtime, masks.find(often), often));
-    CHECK(counts.bytes() == after_some);
-    CHECK(counts.blocks.size() == nn::cuda::MaskCache::most_masks);
+    CHECK(after_some > 0);
+    CHECK(bytes() == after_some);
+    CHECK(pool.total().peak == after_some);
     // A large one takes the place of a small one.
     const nn::AttentionMask large = nn::AttentionMask::causal(500, 500);
     CHECK(says_the_same(runtime, masks.find(large), large));
-    CHECK(counts.blocks.size() == nn::cuda::MaskCache::most_masks);
+    CHECK(bytes() > after_some);
+    // The one whose place could not grow is found when there is room again.
+    const nn::AttentionMask larger = nn::AttentionMask::causal(2000, 2000);
+    pool.set_limit(bytes() + 1000);
+    CHECK(has(message_of(ErrorKind::io, [&] { (void)masks.find(larger); }), "more for data (the limit is reached)"));
+    pool.set_limit(0);
+    CHECK(says_the_same(runtime, masks.find(larger), larger));
   }
-  CHECK(counts.blocks.empty());
+  CHECK(bytes() == 0);
+}
+
+TEST_CASE("masks count among the memory of tensors and under its limit", "[cuda]") {
+  nn::Engine engine(device_of("cuda"), "cuda");
+  constexpr std::size_t tokens = 8, size = 16;
+  const nn::Tensor x = engine.zeros({1, tokens, size}, DType::f32, nn::Use::activations);
+  const nn::Tensor out = engine.empty(x.shape(), DType::f32, nn::Use::activations);
+  nn::Tensor lse = engine.empty({1, 1, tokens}, DType::f32, nn::Use::activations);
+  const auto attend = [&] {
+    nn::attention(engine, {1, size, 0.25}, nn::AttentionMask::causal(tokens, tokens), {}, {x, 0}, {x, 0}, {x, 0}, {out, 0},
+                  lse);
+  };
+  engine.pool().set_limit(engine.pool().total().now + 100);
+  CHECK(has(message_of(ErrorKind::io, attend), "out of memory on cuda:0"));
+  engine.pool().set_limit(0);
+  CHECK(engine.pool().count(nn::Use::data).now == 0);
+  attend();
+  CHECK(engine.pool().count(nn::Use::data).now > 0);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <span>
-#include <utility>
 
 namespace bitloom::nn::cuda {
 namespace {
@@ -59,10 +58,6 @@ Transposed transpose(const AttentionMask& mask) {
 
 }  // namespace
 
-MaskCache::~MaskCache() {
-  for (const Kept& kept : kept_) allocator_->release(kept.memory, kept.room);
-}
-
 MaskCache::Kept& MaskCache::oldest_or_new() {
   if (kept_.size() < most_masks) return kept_.emplace_back();
   return *std::ranges::min_element(kept_, {}, &Kept::last_use);
@@ -95,14 +90,15 @@ DeviceMask MaskCache::find(const AttentionMask& mask) {
   Kept& kept = oldest_or_new();
   kept.id = 0;
   if (image.bytes().size() > kept.room) {
-    if (kept.memory != nullptr) allocator_->release(std::exchange(kept.memory, nullptr), std::exchange(kept.room, 0));
+    kept.memory.reset();
+    kept.room = 0;
     // Growing masks (those of generation) seldom need more.
     const std::size_t room = std::bit_ceil(std::max<std::size_t>(image.bytes().size(), 1024));
-    kept.memory = static_cast<std::byte*>(allocator_->allocate(room));
+    kept.memory = runtime_.pool().allocate(room, Use::data);
     kept.room = room;
   }
-  runtime_->upload(kept.memory, image.bytes());
-  const std::byte* memory = kept.memory;
+  const std::byte* memory = kept.memory.get();
+  runtime_.upload(kept.memory.get(), image.bytes());
   kept.mask.queries = mask.queries();
   kept.mask.keys = mask.keys();
   kept.mask.bits = at<std::uint64_t>(memory, bits);

@@ -26,13 +26,7 @@ Pool& Runtime::pool() {
   return *pool_;
 }
 
-CudaBackend::CudaBackend(int gpu)
-    : runtime_(gpu),
-      blas_(runtime_),
-      dnn_(runtime_),
-      allocator_(runtime_.make_allocator()),
-      masks_(runtime_, *allocator_),
-      workspace_(runtime_) {}
+CudaBackend::CudaBackend(int gpu) : runtime_(gpu), blas_(runtime_), dnn_(runtime_), masks_(runtime_), workspace_(runtime_) {}
 
 std::unique_ptr<Allocator> CudaBackend::make_allocator() const { return runtime_.make_allocator(); }
 

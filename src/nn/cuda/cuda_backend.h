@@ -127,7 +127,6 @@ class CudaBackend final : public Backend {
   Runtime runtime_;
   Blas blas_;
   Dnn dnn_;
-  std::unique_ptr<Allocator> allocator_;
   MaskCache masks_;
   Scratch workspace_;
   Notes notes_;
