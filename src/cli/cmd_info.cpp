@@ -84,9 +84,10 @@ void print_gpus(Terminal& terminal, const std::vector<nn::Gpu>& gpus) {
   if (gpus.empty()) return terminal.print("GPUs             none: {}", nn::gpu_problem(0));
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     const nn::Gpu& gpu = gpus[i];
-    terminal.print("{:<17}cuda:{}: {}, {} of {} free, compute capability {}.{}, {} multiprocessors", i == 0 ? "GPUs" : "", i,
-                   gpu.name, format_bytes(gpu.free_memory), format_bytes(gpu.memory), gpu.major, gpu.minor,
-                   gpu.multiprocessors);
+    const std::string problem = nn::gpu_problem(static_cast<int>(i));
+    terminal.print("{:<17}cuda:{}: {}, {} of {} free, compute capability {}.{}, {} multiprocessors{}{}", i == 0 ? "GPUs" : "",
+                   i, gpu.name, format_bytes(gpu.free_memory), format_bytes(gpu.memory), gpu.major, gpu.minor,
+                   gpu.multiprocessors, problem.empty() ? "" : "; cannot be used: ", problem);
   }
 }
 

@@ -22,8 +22,7 @@ constexpr std::array dtype_table = {Named{"f32", DType::f32}, Named{"bf16", DTyp
 // --gpus-per-task, CUDA_VISIBLE_DEVICES in a wrapper) show it that one as number 0.
 int gpu_of_process() {
   const int rank = local_rank();
-  const bool is_given_one =
-      std::getenv("CUDA_VISIBLE_DEVICES") != nullptr && nn::gpu_problem(0).empty() && !nn::gpu_problem(1).empty();
+  const bool is_given_one = std::getenv("CUDA_VISIBLE_DEVICES") != nullptr && nn::gpu_count() == 1;
   return is_given_one ? 0 : rank;
 }
 

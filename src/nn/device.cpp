@@ -12,7 +12,7 @@ std::string name_of(Device device) { return device.kind == Device::Kind::cpu ? "
 void check_device(Device device) {
   if (device.kind == Device::Kind::cpu) return;
   if (const std::string problem = gpu_problem(device.index); !problem.empty()) {
-    fail_field(ErrorKind::usage, "device", "{}: {}{}", name_of(device), problem, gpus().empty() ? "; expected cpu" : "");
+    fail_field(ErrorKind::usage, "device", "{}: {}{}", name_of(device), problem, gpu_count() == 0 ? "; expected cpu" : "");
   }
 }
 

@@ -25,9 +25,12 @@ struct Gpu {
   int major = 0, minor = 0;                   // compute capability
   int multiprocessors = 0;
 };
-// Those of this machine that this program can use, in the order of their indices.
+// Those of this machine, in the order of their indices; none where there is no driver, or this program has no CUDA.
 std::vector<Gpu> gpus();
-// "", or why this program cannot use GPU `index`: it was built without CUDA, there is no driver, or fewer GPUs.
+// Their number, without looking at them, which takes memory on each.
+int gpu_count();
+// "", or why this program cannot use GPU `index`: it was built without CUDA, or for other GPUs, there is no driver, or fewer
+// GPUs.
 std::string gpu_problem(int index);
 // GPU `index`. Throws Error(io) where gpu_problem() has something to say.
 Gpu describe_gpu(int index);

@@ -40,6 +40,19 @@ TEST_CASE("the program shows an emulated GPU and takes no other", "[gpu]") {
   CHECK(has(other.err, "--device: cuda:1: there is one emulated GPU"));
 }
 
+TEST_CASE("the program says so where it has no code for a GPU", "[gpu]") {
+  const TempDir folder;
+  const std::string other = "BITLOOM_EMULATED_ARCHITECTURES=90a-real";
+  const std::string problem =
+      "it has compute capability 8.0, and this program was compiled for 9.0a: configure it with -DCMAKE_CUDA_ARCHITECTURES=80";
+  const Outcome info = run_on_emulated_gpu(folder.path(), {"info"}, {other});
+  CHECK(has(info.out, "1 multiprocessors; cannot be used: " + problem));
+  write_file(folder / "text.txt", std::string(4000, 'a'));
+  const Outcome train = run_on_emulated_gpu(folder.path(), two_steps("cuda:0", "run"), {other});
+  CHECK(train.code == 2);
+  CHECK(has(train.err, "--device: cuda:0: " + problem));
+}
+
 TEST_CASE("a process that sees one GPU takes that, whatever its number on the host", "[gpu]") {
   const TempDir folder;
   write_file(folder / "text.txt", std::string(4000, 'a'));

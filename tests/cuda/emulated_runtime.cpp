@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "nn/backend.h"
+#include "nn/cuda/architectures.h"
 #include "nn/cuda/runtime.h"
 
 namespace bitloom::emulated {
@@ -30,7 +31,13 @@ Gpu describe_gpu(int /*index*/) { return {"emulated", std::uint64_t{1} << 30U, s
 
 std::vector<Gpu> gpus() { return {describe_gpu(0)}; }
 
-std::string gpu_problem(int index) { return index == 0 ? "" : "there is one emulated GPU"; }
+int gpu_count() { return 1; }
+
+std::string gpu_problem(int index) {
+  if (index != 0) return "there is one emulated GPU";
+  const char* const architectures = std::getenv("BITLOOM_EMULATED_ARCHITECTURES");
+  return architectures == nullptr ? "" : cuda::code_problem(describe_gpu(0).major, describe_gpu(0).minor, architectures);
+}
 
 namespace cuda {
 namespace {

@@ -1,6 +1,7 @@
 // The backend where a library or the GPU refuses: only the emulated ones do so when they are told to.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/environment.h"
 #include "tests/support/message_of.h"
 
 using namespace bitloom;
@@ -76,4 +78,13 @@ TEST_CASE("a convolution that takes the slow way is told of once", "[cuda]") {
   REQUIRE(notes.size() == 1);
   CHECK(has(notes[0], "conv2d: the library has no algorithm"));
   CHECK(engine.take_notes().empty());
+}
+
+// Such a GPU was taken, and the first kernel failed.
+TEST_CASE("a GPU that has none of the program's code is refused in words", "[cuda]") {
+  CHECK(nn::gpu_problem(0).empty());
+  const Environment other("BITLOOM_EMULATED_ARCHITECTURES", "90a-real");
+  const std::string message = message_of(ErrorKind::usage, [] { nn::Engine engine(device_of("cuda"), "cuda"); });
+  CHECK(has(message, "cuda:0: it has compute capability 8.0, and this program was compiled for 9.0a: "));
+  CHECK(std::ranges::count(nn::backends(), "cuda") == 0);
 }

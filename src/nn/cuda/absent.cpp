@@ -6,6 +6,8 @@ namespace bitloom::nn {
 
 std::vector<Gpu> gpus() { return {}; }
 
+int gpu_count() { return 0; }
+
 Gpu describe_gpu(int index) { fail(ErrorKind::io, "cuda:{}: {}", index, gpu_problem(index)); }
 
 std::string gpu_problem(int /*index*/) { return "this program was built without CUDA"; }

@@ -11,12 +11,15 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "nn/backend.h"
+#include "nn/cuda/architectures.h"
 
 namespace bitloom::nn {
 
 namespace cuda {
 // Throws Error(io), or Error(internal) for a call that cannot be, which names `what`.
 void check_cuda(int status, const char* what);
+// In probe.cu.
+int ask_for_code();
 }  // namespace cuda
 
 namespace {
@@ -33,6 +36,29 @@ int count_gpus(std::string& problem) {
                 : fmt::format("no NVIDIA GPU on this machine ({})",
                               status == cudaSuccess ? "none found" : cudaGetErrorString(status));
   return 0;
+}
+
+// "", or that the program has no code for a GPU. CUDA has the last word, but is asked only where its rules say so: to answer,
+// it takes memory on that GPU, which may be another process's.
+std::string code_problem(int index) {
+  int major = 0;
+  int minor = 0;
+  if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index) != cudaSuccess ||
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return "";
+  }
+  std::string problem = cuda::code_problem(major, minor, BITLOOM_CUDA_ARCHITECTURES);
+  if (problem.empty()) return "";
+  int before = 0;
+  int answer = cudaSuccess;
+  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
+    answer = cuda::ask_for_code();
+    (void)cudaSetDevice(before);
+  }
+  (void)cudaGetLastError();
+  const bool has_none = answer == cudaErrorNoKernelImageForDevice || answer == cudaErrorInvalidDeviceFunction;
+  return has_none ? problem : "";
 }
 
 }  // namespace
@@ -57,10 +83,14 @@ Gpu describe_gpu(int index) {
   return gpu;
 }
 
-std::vector<Gpu> gpus() {
+int gpu_count() {
   std::string problem;
+  return count_gpus(problem);
+}
+
+std::vector<Gpu> gpus() {
   std::vector<Gpu> all;
-  const int count = count_gpus(problem);
+  const int count = gpu_count();
   for (int i = 0; i < count; ++i) all.push_back(describe_gpu(i));
   return all;
 }
@@ -69,7 +99,7 @@ std::string gpu_problem(int index) {
   std::string problem;
   const int count = count_gpus(problem);
   if (!problem.empty()) return problem;
-  if (index < count) return "";
+  if (index < count) return code_problem(index);
   return fmt::format("this machine has {} GPU{}; expected {}", count, count == 1 ? "" : "s",
                      count == 1 ? "cuda:0" : fmt::format("cuda:0 to cuda:{}", count - 1));
 }
