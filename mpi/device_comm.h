@@ -44,6 +44,9 @@ class DeviceComm {
 
   // Until all is done. Throws PeerLost if that takes longer than the watchdog of `comm` allows, or if NCCL lost a peer.
   void wait();
+  // For whoever waits for the stream by other means, to be called again and again with the seconds that this has taken: throws
+  // as wait() does. What was not started here may take as long as it likes.
+  void look(double waited);
 
  private:
   struct State;

@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -48,13 +49,23 @@ struct DeviceComm::State {
   Comm* comm = nullptr;
   int gpu = 0;
   cudaStream_t stream = nullptr;
-  ncclComm_t nccl = nullptr;                // none with one rank
+  ncclComm_t nccl = nullptr;  // none with one rank
+  // When the last groups were done. The driver takes a thousand launches or so that wait, and blocks then: where one of these
+  // waits for a peer that is gone, this rank must not get that far ahead.
+  std::array<cudaEvent_t, 8> ends = {};
+  std::size_t groups = 0;
   const char* last = "a new communicator";  // what is under way, for messages
   // All ranks made it and nothing has failed since. Otherwise the communicator cannot be finished in order: ncclCommDestroy()
   // waits for peers, which may be gone or be told of the failure later.
   bool is_sound = false;
 
   ~State() {
+    finish();
+    for (cudaEvent_t end : ends) {
+      if (end != nullptr) (void)cudaEventDestroy(end);
+    }
+  }
+  void finish() {
     if (nccl == nullptr) return;
     const bool is_orderly = is_sound && !comm->broken() && std::uncaught_exceptions() == 0;
     (void)(is_orderly ? ncclCommDestroy(nccl) : ncclCommAbort(nccl));
@@ -77,21 +88,37 @@ struct DeviceComm::State {
     fail(ErrorKind::io, "CUDA: {}: {}", last, cudaGetErrorString(result));
   }
 
+  // Whether NCCL has done what it was asked for, which may go on in the stream.
+  bool is_idle() {
+    ncclResult_t state = ncclSuccess;
+    if (nccl != nullptr) check(ncclCommGetAsyncError(nccl, &state));
+    if (state != ncclSuccess && state != ncclInProgress) {
+      lose(fmt::format("NCCL: {} of {}: {}", last, comm->state().self(), ncclGetErrorString(state)));
+    }
+    return state == ncclSuccess;
+  }
+  void require_patience(double waited) {
+    const double most = comm->settings().watchdog_seconds;
+    if (most > 0 && waited > most) {
+      lose(fmt::format("NCCL: {} of {}: no answer for {:.0f} s", last, comm->state().self(), most));
+    }
+  }
+  // Whether the stream is done with what a query asks for.
+  bool is_done(cudaError_t status) {
+    if (status == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // or the next launch of a kernel would report it
+      return false;
+    }
+    check(status);
+    return true;
+  }
+
   // Until NCCL has done what it was asked for and `done` holds, at most as long as the watchdog allows.
   template <typename Done>
   void wait(Done done) {
-    const double most = comm->settings().watchdog_seconds;
     Patience patience(Clock::now());
-    for (;;) {
-      ncclResult_t state = ncclSuccess;
-      if (nccl != nullptr) check(ncclCommGetAsyncError(nccl, &state));
-      if (state != ncclSuccess && state != ncclInProgress) {
-        lose(fmt::format("NCCL: {} of {}: {}", last, comm->state().self(), ncclGetErrorString(state)));
-      }
-      if (state == ncclSuccess && done()) return;
-      if (most > 0 && patience.waited(Clock::now()) > most) {
-        lose(fmt::format("NCCL: {} of {}: no answer for {:.0f} s", last, comm->state().self(), most));
-      }
+    while (!is_idle() || !done()) {
+      require_patience(patience.waited(Clock::now()));
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   }
@@ -101,11 +128,15 @@ struct DeviceComm::State {
   void group(const char* what, F&& f) {
     if (comm->broken()) throw PeerLost(comm->state().lost_earlier(what));
     if (nccl == nullptr) return;
+    const cudaEvent_t end = ends[groups % ends.size()];  // of an earlier group, if any, which is waited for
+    wait([&] { return is_done(cudaEventQuery(end)); });
     last = what;
     check(ncclGroupStart());
     f();
     check(ncclGroupEnd());
     wait([] { return true; });
+    check(cudaEventRecord(end, stream));
+    ++groups;
   }
 
   void reduce_in_place(const char* what, std::span<const Values> all, ncclRedOp_t operation) {
@@ -141,6 +172,7 @@ DeviceComm::DeviceComm(Comm& comm, int gpu, void* stream) : state_(std::make_uni
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // a peer that is gone must not hold this rank for ever
   comm.together([&] {
+    for (cudaEvent_t& end : state_->ends) state_->check(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
     state_->check(ncclCommInitRankConfig(&state_->nccl, comm.size(), id, comm.rank(), &config));
     state_->wait([] { return true; });
   });
@@ -212,12 +244,13 @@ void DeviceComm::all_gather(const Values& all, std::span<const std::size_t> coun
 }
 
 void DeviceComm::wait() {
-  state_->wait([&] {
-    const cudaError_t status = cudaStreamQuery(state_->stream);
-    if (status == cudaErrorNotReady) return false;
-    state_->check(status);
-    return true;
-  });
+  state_->wait([&] { return state_->is_done(cudaStreamQuery(state_->stream)); });
+}
+
+void DeviceComm::look(double waited) {
+  State& state = *state_;
+  const cudaEvent_t end = state.ends[(state.groups + state.ends.size() - 1) % state.ends.size()];  // of the last group
+  if (!state.is_idle() || !state.is_done(cudaEventQuery(end))) state.require_patience(waited);
 }
 
 }  // namespace bitloom::mpi

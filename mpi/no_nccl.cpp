@@ -16,5 +16,6 @@ void DeviceComm::max(std::span<const Values> /*all*/) {}
 void DeviceComm::reduce_scatter(const Values& /*all*/, const Values& /*mine*/, std::span<const std::size_t> /*counts*/) {}
 void DeviceComm::all_gather(const Values& /*all*/, std::span<const std::size_t> /*counts*/) {}
 void DeviceComm::wait() {}
+void DeviceComm::look(double /*waited*/) {}
 
 }  // namespace bitloom::mpi

@@ -24,6 +24,8 @@ class Backend {
   virtual void read(const void* device, std::span<std::byte> host) = 0;
   virtual void synchronize() = 0;
   virtual void* native_stream() { return nullptr; }
+  // Where waiting for the device may be in vain.
+  virtual void watch(const std::weak_ptr<const Engine::Look>& /*look*/) {}
   virtual std::vector<std::string> take_notes() { return {}; }
 
   virtual void matmul(const Tensor& a, const Tensor& b, Tensor& out, const MatmulOptions& options) = 0;

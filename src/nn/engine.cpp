@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/error.h"
 #include "core/field.h"
@@ -88,6 +89,12 @@ void Engine::read(const Tensor& tensor, DType dtype, std::span<std::byte> bytes)
 bool Engine::supports(DType values) const { return backend_->supports(values); }
 
 void Engine::synchronize() { backend_->synchronize(); }
+
+std::shared_ptr<const Engine::Look> Engine::watch(Look look) {
+  auto shared = std::make_shared<const Look>(std::move(look));
+  backend_->watch(shared);
+  return shared;
+}
 
 void* Engine::native_stream() { return backend_->native_stream(); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,6 +62,11 @@ class Engine {
   void synchronize();
   // CUDA's handle of the stream on which ops are started; none on CPUs, where they are done when they return.
   void* native_stream();
+  // Whoever starts something on the stream that may never be done (a collective of GPUs, one of which is gone) looks after it:
+  // while the engine waits for the device, look(seconds that this wait has taken) is called again and again, and what it throws
+  // ends the wait. Until the result is gone.
+  using Look = std::function<void(double waited)>;
+  [[nodiscard]] std::shared_ptr<const Look> watch(Look look);
   // Sentences about ops that were done in a slower way than the device has for others, each once, since the last call.
   std::vector<std::string> take_notes();
 

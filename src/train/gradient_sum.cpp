@@ -4,15 +4,15 @@
 #include <array>
 #include <vector>
 
-#include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
 #include "train/parallel/elements.h"
+#include "train/parallel/gpu_comm.h"
 
 namespace bitloom::train {
 
 GradientSum::GradientSum(nn::Engine& engine, mpi::Comm& comm) : engine_(engine), comm_(comm) {
   if (engine.device().kind == nn::Device::Kind::cuda) {
-    gpus_ = std::make_unique<mpi::DeviceComm>(comm, engine.device().index, engine.native_stream());
+    gpus_ = std::make_unique<GpuComm>(engine, comm);
   }
 }
 

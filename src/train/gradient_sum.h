@@ -8,11 +8,9 @@
 #include "nn/engine.h"
 #include "train/task.h"
 
-namespace bitloom::mpi {
-class DeviceComm;
-}
-
 namespace bitloom::train {
+
+class GpuComm;
 
 class GradientSum {
  public:
@@ -30,7 +28,7 @@ class GradientSum {
  private:
   nn::Engine& engine_;
   mpi::Comm& comm_;
-  std::unique_ptr<mpi::DeviceComm> gpus_;
+  std::unique_ptr<GpuComm> gpus_;
 };
 
 }  // namespace bitloom::train

@@ -5,6 +5,7 @@
 #include "core/half.h"
 #include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
+#include "tests/cuda/emulated_runtime.h"
 
 namespace bitloom::mpi {
 namespace {
@@ -53,5 +54,12 @@ void DeviceComm::all_gather(const Values& all, std::span<const std::size_t> coun
 }
 
 void DeviceComm::wait() {}
+
+void DeviceComm::look(double waited) {
+  const double most = state_->comm.settings().watchdog_seconds;
+  if (!emulated::is_hung() || most == 0 || waited <= most) return;
+  throw PeerLost(
+      fmt::format("a collective of rank {} of {}: no answer for {:g} s", state_->comm.rank(), state_->comm.size(), most));
+}
 
 }  // namespace bitloom::mpi

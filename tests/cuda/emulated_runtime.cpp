@@ -17,11 +17,21 @@ namespace bitloom::emulated {
 namespace {
 
 bool is_broken = false;
+bool hangs = false;
+
+// As a call of the driver that waits for the stream.
+void wait_in_driver() {
+  if (hangs) fail(ErrorKind::internal, "the emulated stream is waited for, and will never be done");
+}
 
 }  // namespace
 
 BrokenDevice::BrokenDevice() { is_broken = true; }
 BrokenDevice::~BrokenDevice() { is_broken = false; }
+
+HungStream::HungStream() { hangs = true; }
+HungStream::~HungStream() { hangs = false; }
+bool is_hung() { return hangs; }
 
 }  // namespace bitloom::emulated
 
@@ -97,15 +107,21 @@ FaultWord Runtime::take_fault() { return std::exchange(state_->waited_for, no_fa
 std::unique_ptr<Allocator> Runtime::make_allocator() const { return std::make_unique<EmulatedAllocator>(); }
 
 void Runtime::upload(void* device, std::span<const std::byte> host) {
+  if (wait_) wait_([] { return !emulated::is_hung(); });
+  emulated::wait_in_driver();
   if (!host.empty()) std::memcpy(device, host.data(), host.size());
 }
 
 void Runtime::download(const void* device, std::span<std::byte> host) {
-  if (!host.empty()) std::memcpy(host.data(), device, host.size());
   synchronize();
+  if (!host.empty()) std::memcpy(host.data(), device, host.size());
 }
 
-void Runtime::synchronize() { state_->waited_for = std::min(state_->waited_for, std::exchange(state_->fault, no_fault)); }
+void Runtime::synchronize() {
+  if (wait_) wait_([] { return !emulated::is_hung(); });
+  emulated::wait_in_driver();
+  state_->waited_for = std::min(state_->waited_for, std::exchange(state_->fault, no_fault));
+}
 
 }  // namespace cuda
 }  // namespace bitloom::nn

@@ -12,4 +12,14 @@ class BrokenDevice {
   BrokenDevice& operator=(const BrokenDevice&) = delete;
 };
 
+// As long as this exists, something in the stream never ends: who waits for it blindly would hang, which is an error.
+class HungStream {
+ public:
+  HungStream();
+  ~HungStream();
+  HungStream(const HungStream&) = delete;
+  HungStream& operator=(const HungStream&) = delete;
+};
+bool is_hung();
+
 }  // namespace bitloom::emulated

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,32 @@ TEST_CASE("a convolution that takes the slow way is told of once", "[cuda]") {
   REQUIRE(notes.size() == 1);
   CHECK(has(notes[0], "conv2d: the library has no algorithm"));
   CHECK(engine.take_notes().empty());
+}
+
+// The host waited in the driver for a collective whose peer was gone, for ever.
+TEST_CASE("who waits for a GPU in vain is told by those that watch it", "[cuda]") {
+  nn::Engine engine(device_of("cuda"), "cuda");
+  nn::Tensor x = floats(engine, {1, 2, 3}, {3});
+  int looks = 0;
+  auto watch = engine.watch([&](double waited) {
+    ++looks;
+    if (waited > 0.01) fail(ErrorKind::io, "a peer is gone");
+  });
+  CHECK(engine.to_host<float>(x) == std::vector<float>{1, 2, 3});
+  CHECK(looks > 0);
+  {
+    const emulated::HungStream hung;
+    CHECK(message_of(ErrorKind::io, [&] { (void)engine.to_host<float>(x); }) == "a peer is gone");
+    CHECK(message_of(ErrorKind::io, [&] { engine.synchronize(); }) == "a peer is gone");
+    CHECK(message_of(ErrorKind::io, [&] { (void)nn::sums_of_squares(engine, {&x, 1}); }) == "a peer is gone");
+    const std::vector<float> values = {4, 5, 6};
+    CHECK(message_of(ErrorKind::io, [&] { engine.write(x, std::as_bytes(std::span(values))); }) == "a peer is gone");
+  }
+  CHECK(engine.to_host<float>(x) == std::vector<float>{1, 2, 3});
+  watch.reset();
+  looks = 0;
+  engine.synchronize();
+  CHECK(looks == 0);
 }
 
 // Such a GPU was taken, and the first kernel failed.

@@ -15,7 +15,7 @@ struct Architecture {
   bool has_ptx = true;  // compiled for later GPUs when it is loaded
 };
 
-// Of "90a-real", say; none of anything else.
+// The architecture that "90a-real", say, names; none if it names none.
 std::optional<Architecture> parse(std::string_view text) {
   Architecture architecture;
   if (text.ends_with("-real")) {

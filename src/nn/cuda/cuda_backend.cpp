@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
+#include "core/clock.h"
 #include "core/error.h"
+#include "core/patience.h"
 
 namespace bitloom::nn {
 
@@ -42,6 +46,27 @@ void CudaBackend::read(const void* device, std::span<std::byte> host) {
 void CudaBackend::synchronize() {
   runtime_.synchronize();
   check_faults();
+}
+
+void CudaBackend::watch(const std::weak_ptr<const Engine::Look>& look) {
+  looks_.push_back(look);
+  runtime_.wait_by([this](const std::function<bool()>& ready) { wait(ready); });
+}
+
+void CudaBackend::wait(const std::function<bool()>& ready) {
+  // As mpi/ waits: short waits are most of them.
+  constexpr double spin_seconds = 50e-6;
+  Patience patience(Clock::now());
+  for (;;) {
+    std::erase_if(looks_, [](const auto& look) { return look.expired(); });
+    if (looks_.empty()) return;
+    const double waited = patience.waited(Clock::now());
+    for (const auto& look : looks_) {
+      if (const auto held = look.lock()) (*held)(waited);
+    }
+    if (ready()) return;
+    if (waited > spin_seconds) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
 
 void CudaBackend::check_faults() {

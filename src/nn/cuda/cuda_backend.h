@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,7 @@ class CudaBackend final : public Backend {
   void read(const void* device, std::span<std::byte> host) override;
   void synchronize() override;
   void* native_stream() override { return stream(); }
+  void watch(const std::weak_ptr<const Engine::Look>& look) override;
   std::vector<std::string> take_notes() override { return notes_.take(); }
 
   // matrices.cpp
@@ -122,6 +124,8 @@ class CudaBackend final : public Backend {
   void note_slow(const char* op, const Convolution& c);
   // Throws Error(usage) about what kernels found in ids and targets. After waiting.
   void check_faults();
+  // Until ready() holds, under the eyes of those that watch; at once if nobody does.
+  void wait(const std::function<bool()>& ready);
   Stream stream() const { return runtime_.stream(); }
 
   Runtime runtime_;
@@ -130,6 +134,7 @@ class CudaBackend final : public Backend {
   MaskCache masks_;
   Scratch workspace_;
   Notes notes_;
+  std::vector<std::weak_ptr<const Engine::Look>> looks_;
 };
 
 }  // namespace bitloom::nn::cuda

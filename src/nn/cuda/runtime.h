@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,6 +36,11 @@ class Runtime {
   Pool& pool();
   void use_pool(std::shared_ptr<Pool> pool) { pool_ = std::move(pool); }
 
+  // How to wait for the GPU from now on: wait(ready) returns once ready() holds, at once if it does not mind waiting in the
+  // driver, where nothing ends a wait for a kernel that never ends; it may throw.
+  using Wait = std::function<void(const std::function<bool()>& ready)>;
+  void wait_by(Wait wait) { wait_ = std::move(wait); }
+
   // Returns when `host` may be changed, which is before the copy is done.
   void upload(void* device, std::span<const std::byte> host);
   // Waits for everything before it.
@@ -47,6 +53,7 @@ class Runtime {
   Gpu gpu_;
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<State> state_;
+  Wait wait_;  // none: in the driver
 };
 
 }  // namespace bitloom::nn::cuda

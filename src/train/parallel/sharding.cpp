@@ -8,10 +8,10 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/suggest.h"
-#include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
 #include "nn/ops.h"
 #include "train/parallel/elements.h"
+#include "train/parallel/gpu_comm.h"
 
 namespace bitloom::train {
 namespace {
@@ -61,7 +61,7 @@ Sharding::Sharding(nn::Engine& engine, mpi::Comm& group, std::vector<std::vector
   }
   if (engine.device().kind == nn::Device::Kind::cuda) {
     if (options.cuts_matrices) fail(ErrorKind::internal, "sharding: matrices on a GPU are not cut into matrices");
-    gpus_ = std::make_unique<mpi::DeviceComm>(group, engine.device().index, engine.native_stream());
+    gpus_ = std::make_unique<GpuComm>(engine, group);
   }
   make_units(blocks, apart);
   for (const auto& unit : units_) {
@@ -418,7 +418,7 @@ void Sharding::settle(Unit& unit) {
 
 void Sharding::sum_over(mpi::Comm& copies) {
   copies_ = &copies;
-  if (gpus_) copies_gpus_ = std::make_unique<mpi::DeviceComm>(copies, engine_.device().index, engine_.native_stream());
+  if (gpus_) copies_gpus_ = std::make_unique<GpuComm>(engine_, copies);
 }
 
 void Sharding::reduce_gradients() {

@@ -17,11 +17,9 @@
 #include "nn/parameter.h"
 #include "train/parallel/holding.h"
 
-namespace bitloom::mpi {
-class DeviceComm;
-}
-
 namespace bitloom::train {
+
+class GpuComm;
 
 // optimizer: moments and averages, and masters in f32 of 16-bit values. gradients: those too, whole only for the block whose
 // backward pass is under way and for the one before it, whose are summed meanwhile. parameters: those too, whole only for the
@@ -151,7 +149,7 @@ class Sharding {
   nn::Engine& engine_;
   mpi::Comm& group_;
   mpi::Comm* copies_ = nullptr;
-  std::unique_ptr<mpi::DeviceComm> gpus_, copies_gpus_;  // of GPUs
+  std::unique_ptr<GpuComm> gpus_, copies_gpus_;  // of GPUs
   std::function<void(nn::Parameter&)> on_gradient_;
   Options options_;
   std::vector<std::unique_ptr<Shard>> shards_;  // in the order of the parameters

@@ -5,9 +5,9 @@
 #include "core/error.h"
 #include "core/field.h"
 #include "core/half.h"
-#include "mpi/device_comm.h"
 #include "mpi/float_collectives.h"
 #include "train/parallel/elements.h"
+#include "train/parallel/gpu_comm.h"
 
 namespace bitloom::train {
 
@@ -30,8 +30,8 @@ mpi::Comm& TensorGroup::comm() const {
   return *comm_;
 }
 
-mpi::DeviceComm& TensorGroup::gpus(nn::Engine& engine) {
-  if (!gpus_) gpus_ = std::make_unique<mpi::DeviceComm>(comm(), engine.device().index, engine.native_stream());
+GpuComm& TensorGroup::gpus(nn::Engine& engine) {
+  if (!gpus_) gpus_ = std::make_unique<GpuComm>(engine, comm());
   return *gpus_;
 }
 
@@ -55,10 +55,6 @@ void TensorGroup::max(nn::Engine& engine, Tensor& tensor) {
     return;
   }
   with_elements(tensor, [&](auto elements) { mpi::max_of(ranks, elements); });
-}
-
-void TensorGroup::wait() {
-  if (gpus_) gpus_->wait();
 }
 
 // --- Enter, Leave ---
@@ -162,7 +158,6 @@ void VocabularyHead::cross_entropy_of(nn::Engine& engine, const Tensor& logits, 
   nn::cross_entropy_terms(engine, logits, targets, slice_, maxima, terms);
   group_->sum(engine, terms);
   nn::cross_entropy_of_terms(engine, logits, targets, slice_, maxima, terms, scale, loss, dlogits);
-  group_->wait();
 }
 
 void VocabularyHead::backward(nn::Engine& engine, const Tensor& hidden, const Tensor& dlogits, Tensor& dhidden) const {

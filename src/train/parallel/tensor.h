@@ -17,11 +17,9 @@
 #include "mpi/comm.h"
 #include "nn/layers/tokens.h"
 
-namespace bitloom::mpi {
-class DeviceComm;
-}
-
 namespace bitloom::train {
+
+class GpuComm;
 
 class TensorGroup {
  public:
@@ -44,16 +42,14 @@ class TensorGroup {
   // NCCL, in order with the engine's ops. The engine is the same in all calls.
   void sum(nn::Engine& engine, nn::Tensor& tensor);
   void max(nn::Engine& engine, nn::Tensor& tensor);
-  // Until what was started on GPUs is done. Throws PeerLost where waiting for an op's result would go on for ever.
-  void wait();
 
  private:
   mpi::Comm& comm() const;
-  mpi::DeviceComm& gpus(nn::Engine& engine);
+  GpuComm& gpus(nn::Engine& engine);
 
   mpi::Comm* comm_ = nullptr;  // none: a group that is not there
   std::size_t rank_, size_;
-  std::unique_ptr<mpi::DeviceComm> gpus_;
+  std::unique_ptr<GpuComm> gpus_;
 };
 
 // Where the work of a layer is divided (the paper's f): x as it is; backward the sum of the gradients that the processes have

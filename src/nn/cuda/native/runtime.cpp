@@ -116,6 +116,16 @@ void check_cuda(int status, const char* what) {
 
 namespace {
 
+// Whether that is over which was asked for.
+bool is_done(cudaError_t status) {
+  if (status == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // or the next launch would report it
+    return false;
+  }
+  check_cuda(status, "waiting for the GPU");
+  return true;
+}
+
 class CudaAllocator final : public Allocator {
  public:
   explicit CudaAllocator(int index) : index_(index) {}
@@ -136,6 +146,7 @@ class CudaAllocator final : public Allocator {
     (void)cudaSetDevice(index_);
     (void)cudaFree(memory);
   }
+  std::size_t tail() const override { return 0; }
 
  private:
   int index_;
@@ -176,7 +187,6 @@ struct Runtime::State {
     static_assert(no_fault == ~FaultWord{0});
     check_cuda(cudaMemsetAsync(fault, 0xFF, sizeof(FaultWord), stream), "setting memory");
   }
-  std::size_t tail() const override { return 0; }
 
   ~State() {
     (void)cudaSetDevice(index);
@@ -222,6 +232,7 @@ void Runtime::upload(void* device, std::span<const std::byte> host) {
   for (std::size_t done = 0; done < host.size();) {
     const State::Buffer& buffer = state_->buffers[state_->next++ % state_->buffers.size()];
     const std::size_t bytes = std::min(State::buffer_bytes, host.size() - done);
+    if (wait_) wait_([&] { return is_done(cudaEventQuery(buffer.copied)); });
     check_cuda(cudaEventSynchronize(buffer.copied), "copying to the GPU");
     std::memcpy(buffer.memory, host.data() + done, bytes);
     check_cuda(
@@ -234,6 +245,8 @@ void Runtime::upload(void* device, std::span<const std::byte> host) {
 
 void Runtime::download(const void* device, std::span<std::byte> host) {
   check_cuda(cudaSetDevice(state_->index), "choosing the device");
+  // A copy to memory that is not pinned returns only when it is done.
+  if (wait_) wait_([&] { return is_done(cudaStreamQuery(state_->stream)); });
   if (!host.empty()) {
     check_cuda(cudaMemcpyAsync(host.data(), device, host.size(), cudaMemcpyDeviceToHost, state_->stream),
                "copying from the GPU");
@@ -243,6 +256,7 @@ void Runtime::download(const void* device, std::span<std::byte> host) {
 
 void Runtime::synchronize() {
   check_cuda(cudaSetDevice(state_->index), "choosing the device");
+  if (wait_) wait_([&] { return is_done(cudaStreamQuery(state_->stream)); });
   // Kernels count in the GPU's own memory, where their atomics are sure to be atomic.
   check_cuda(cudaMemcpyAsync(state_->host_fault, state_->fault, sizeof(FaultWord), cudaMemcpyDeviceToHost, state_->stream),
              "copying from the GPU");
