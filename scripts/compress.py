@@ -1,15 +1,15 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
 compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 8,20] [--share S] [--net L,H,W] [--context T]
-[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--optimizer NAME]
-[--out FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or receives, whichever is
-more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local steps, by default the
-root of the number of workers, up to 3, times the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks
-that many neighbours divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and
-bytes those of parameters and gradients among neighbours, too. Local steps send the share S of differences, in B bits each, and keep the
-share --kept of the rest. With --kills one more training in local steps is killed that often, one process at a time. Aims: the mean loss of
-some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer, is within the spread of seeds of whole gradients,
-or below; with kills it is within that of local steps."""
+[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--optimizer NAME] [--out
+FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or
+receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local
+steps, by default the root of the number of workers, up to 3, times the rate, or with --optimizer muon the rate; --outer has the rate and
+the momentum of the shared parameters. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of
+factors that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours, too. Local steps send
+the share S of differences, in B bits each, and keep the share --kept of the rest. With --kills one more training in local steps is killed
+that often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times
+fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
 
 import argparse
 import json
@@ -74,6 +74,11 @@ def train_locally(options, inner_steps, seed, kills=0):
     return found | json.loads((folder / "done.json").read_text())
 
 
+def rate_factor(options):
+    """As the program has it: how much the size of steps depends on the batch."""
+    return 1 if options.optimizer == "muon" else min(math.sqrt(options.workers), 3)
+
+
 def parse():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
@@ -90,7 +95,7 @@ def parse():
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
-    options.local_rate = options.local_rate or options.rate * min(math.sqrt(options.workers), 3)  # as the program has it
+    options.local_rate = options.local_rate or options.rate * rate_factor(options)
     options.net = tuple(int(part) for part in options.net.split(","))
     options.outer = tuple(float(part) for part in options.outer.split(","))
     options.ranks = [int(part) for part in options.ranks.split(",") if part]

@@ -1,8 +1,9 @@
 """What scripts/repro-shakespeare runs: GPTs of Bitloom and of PyTorch on the same tokens with the same budget.
 
 shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--warmup N] [--seeds N]
-[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--threads N] [--out FOLDER]: prints a table of
-validation losses in nats per token, a sample, and a line of JSON."""
+[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--muon 1000,250] [--threads N] [--out FOLDER]:
+prints a table of validation losses in nats per token, a sample, and a line of JSON. --muon: rows of trainings by Muon of so many steps,
+at four times the rate, as the program has it."""
 
 import argparse
 import json
@@ -155,18 +156,34 @@ def prepare(options, level):
                         "--out", folder], check=True, stdout=sys.stderr)
 
 
+def sizes_of(options, level):
+    layers, heads, width = options.net
+    return ["--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width", str(width), "--context",
+            str(options.context), "--batch", str(options.batch), "--dropout", "0", "--evaluate-sequences", "0", "--keep", "last"]
+
+
 def train_bitloom(options, level, seed, bits, quantiser="few-bit"):
     kept = "all" if bits == 0 else f"{bits}" if quantiser == "few-bit" else f"{quantiser}-{bits}"
     run = options.out / f"bitloom-{level}-{kept}-{seed}"
     if not (run / "model.safetensors").exists():
-        layers, heads, width = options.net
         resume = ["--resume"] if (run / "options.ini").exists() else []
         subprocess.run(
-            [PROGRAM, "train", "gpt", "--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width",
-             str(width), "--context", str(options.context), "--steps", str(options.steps), "--batch", str(options.batch),
-             "--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--dropout", "0",
-             "--activation-bits", str(bits), *(["--activation-quantiser", quantiser] if bits else []), "--seed", str(seed),
-             "--evaluate-every", str(options.steps), "--evaluate-sequences", "0", "--keep", "last", "--out", run, *resume],
+            [PROGRAM, "train", "gpt", *sizes_of(options, level), "--steps", str(options.steps), "--learning-rate", str(options.rate),
+             "--warmup", str(warmup_of(options)), "--activation-bits", str(bits),
+             *(["--activation-quantiser", quantiser] if bits else []), "--seed", str(seed), "--evaluate-every", str(options.steps),
+             "--out", run, *resume],
+            check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
+    result = earlier_runs.events_of(run, "result")[-1]
+    return {"loss": result["validation_loss"], "seconds": result["seconds"]}
+
+
+def train_muon(options, level, seed, steps):
+    run = options.out / f"muon-{level}-{steps}-{seed}"
+    if not (run / "model.safetensors").exists():
+        resume = ["--resume"] if (run / "options.ini").exists() else []
+        subprocess.run(
+            [PROGRAM, "train", "gpt", *sizes_of(options, level), "--steps", str(steps), "--optimizer", "muon", "--learning-rate",
+             str(4 * options.rate), "--seed", str(seed), "--evaluate-every", str(steps), "--out", run, *resume],
             check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
     result = earlier_runs.events_of(run, "result")[-1]
     return {"loss": result["validation_loss"], "seconds": result["seconds"]}
@@ -189,7 +206,7 @@ def show(name, runs, reference=None):
         inside = min(reference["losses"]) <= row["mean"] <= max(reference["losses"])
         row["within_spread"] = inside or row["mean"] < min(reference["losses"])
         text += f"  {row['mean'] - reference['mean']:+.4f}"
-        text += "  within the spread of all bits, or better" if row["within_spread"] else "  worse than the spread of all bits"
+        text += "  within the spread of the first row, or better" if row["within_spread"] else "  worse than the spread of the first row"
     print(text, flush=True)
     return row
 
@@ -202,6 +219,7 @@ def parse():
     parser.add_argument("--levels", default="bytes,bpe")
     parser.add_argument("--bits", default="4,3,2,1")
     parser.add_argument("--quantisers", default="few-bit")
+    parser.add_argument("--muon", default="")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/shakespeare")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--warmup", type=int)
@@ -242,6 +260,9 @@ def main():
                 runs = [train_bitloom(options, level, seed, bits, quantiser) for seed in seeds]
                 name = f"{level}: Bitloom, {bits}-bit {'activations' if quantiser == 'few-bit' else quantiser}"
                 rows.append(show(name, runs, rows[0]))
+        for steps in map(int, filter(None, options.muon.split(","))):
+            runs = [train_muon(options, level, seed, steps) for seed in seeds]
+            rows.append(show(f"{level}: Bitloom, Muon, {steps} steps", runs, rows[0]))
         result["levels"][level] = rows
     run = options.out / f"bitloom-{levels[0]}-all-1"
     print("\na sample:", flush=True)

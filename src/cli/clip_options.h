@@ -14,7 +14,7 @@ struct ClipSettings : AdamSettings {
   ClipSettings() {
     batch = 64;
     keep = "last";  // cross-entropy of held-out pairs rises long before their retrieval stops to improve
-    optimizer = {0.9, 0.98, 1e-8, 0.1, 1.0, 0, 1};
+    optimizer = {0.9, 0.98, 1e-8, 0.1, 1.0, 0, 1, "adamw", optimizer.momentum};
   }
 
   std::string net = "emoji";

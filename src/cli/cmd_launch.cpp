@@ -371,9 +371,13 @@ int launch(Session& session, std::span<const std::string> args) {
     supervisor.hosts = launch::read_hostfile(hostfile);
   } else {
     const std::size_t all = supervisor.usable(supervisor.local);
-    if (all == 0) {
+    if (supervisor.local < now.least()) {
       fail(ErrorKind::usage, "--local: {} process{}; expected at least {}, which one copy of the net takes", supervisor.local,
            supervisor.local == 1 ? "" : "es", now.least());
+    }
+    if (all == 0) {
+      fail(ErrorKind::usage, "--local: {} processes cannot share the batch, {}; expected a number that divides it",
+           supervisor.local, now.batch);
     }
     if (supervisor.min_workers > all) {
       fail(ErrorKind::usage,

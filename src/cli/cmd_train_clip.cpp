@@ -34,6 +34,7 @@ std::string clip_option(const std::string& field) {
                                   {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
                                   {"net", "--net, --side or --dropout"},
                                   {"peak", "--learning-rate"},
+                                  {"optimizer.0", "--optimizer"},
                                   {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
   return option_of_float_field(field, named);
 }

@@ -40,6 +40,7 @@ std::string dalle_option(const std::string& field) {
                                   {"tokenizer", "the captions' tokenizer (--tokenizer, --vocabulary, --data)"},
                                   {"dvae", "the discrete VAE (--dvae)"},
                                   {"peak", "--learning-rate"},
+                                  {"optimizer.0", "--optimizer"},
                                   {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
   return option_of_float_field(field, named);
 }

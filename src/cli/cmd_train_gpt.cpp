@@ -289,9 +289,6 @@ void TrainedGpt::choose_samples(train::RunOptions& run, train::RunHooks& hooks, 
   const std::initializer_list<const char*> names = {"sample-every", "sample-prompt", "sample-tokens"};
   settings_.layout.refuse_samples(options_, settings_.samples.every, names);
   if (!settings_.layout.is_whole()) return;
-  // Nothing fits beside the end of a document.
-  if (config_.context == 1 && std::ranges::none_of(names, [&](const char* name) { return options_.is_asked_for(name); }))
-    return;
   samples_.emplace(settings_.samples, *text_.tokenizer, engine(), net_);
   // While one process draws, all wait.
   const std::uint64_t every = samples_->steps_between(

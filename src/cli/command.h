@@ -33,7 +33,7 @@ struct Continuation {
 struct Session {
   mpi::Comm& comm;
   Terminal& terminal;
-  std::string command_line;  // as typed
+  std::string command_line;  // as typed, in words of a shell
   Continuation continuation;
 
   // Runs f on rank 0 alone; what it throws is thrown on all ranks.

@@ -17,7 +17,7 @@ struct DalleSettings : AdamSettings {
     batch = 32;
     keep = "best";
     // Ramesh et al. 2021, appendix B.2.
-    optimizer = {0.9, 0.96, 1e-8, 4.5e-2, 4.0, 0, 25};
+    optimizer = {0.9, 0.96, 1e-8, 4.5e-2, 4.0, 0, 25, "adamw", optimizer.momentum};
     optimizer.variance_limit = 5;
   }
 

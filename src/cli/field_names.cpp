@@ -79,7 +79,7 @@ std::string option_of_field(const std::string& field) {
   if (const auto found = named.find(field); found != named.end()) return found->second;
   const auto rest = [&](std::string_view prefix) { return field.substr(prefix.size()); };
   if (field.starts_with("net.stages.") && field.ends_with(".epochs")) {
-    const std::string_view stage = rest("net.stages.");
+    const std::string stage = rest("net.stages.");
     return fmt::format("--epochs of {}", stage.substr(0, stage.rfind('.')));
   }
   if (field.starts_with("net.stages.")) return "--set " + rest("net.stages.");

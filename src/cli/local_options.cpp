@@ -128,6 +128,7 @@ std::string LocalSettings::own_folder(const std::string& out) const {
 
 double LocalSettings::choose_rate(double of_one, double most) {
   if (!is_local()) return of_one;
+  most_factor_ = most;
   rate_factor_ = std::min(std::sqrt(static_cast<double>(expected_workers())), most);
   chosen_rate_ = of_one * rate_factor_;
   return *chosen_rate_;
@@ -135,9 +136,10 @@ double LocalSettings::choose_rate(double of_one, double most) {
 
 std::string LocalSettings::described_rate() const {
   if (!chosen_rate_) return "";
-  if (expected_workers() == 1) {
+  if (rate_factor_ == 1) {
+    const bool may_be_more = expected_workers() == 1 && !is_job() && most_factor_ > 1;
     return fmt::format("\nlearning rate {:.3g}, as for one worker{}", *chosen_rate_,
-                       is_job() ? "" : "; with --workers N it is for N of them");
+                       may_be_more ? "; with --workers N it is for N of them" : "");
   }
   return fmt::format(
       "\nlearning rate {:.3g}: {:.3g} times that of one process with such batches, for {} workers (--learning-rate)",

@@ -68,6 +68,7 @@ struct LocalSettings {
   std::size_t job_workers_ = 1;
   std::optional<double> chosen_rate_;
   double rate_factor_ = 1;
+  double most_factor_ = 1;  // by which more workers than these would raise it
 };
 
 }  // namespace bitloom::cli

@@ -28,10 +28,6 @@ TextSamples::TextSamples(const TextSampleOptions& options, const data::Tokenizer
                          models::Gpt& net)
     : options_(options), tokenizer_(tokenizer), engine_(engine), net_(net), prompt_(data::encode(tokenizer, options.prompt)) {
   if (prompt_.empty()) prompt_.push_back(tokenizer.end_of_text());
-  if (prompt_.size() >= net.config().context) {
-    fail(ErrorKind::usage, "--sample-prompt: {} tokens; expected fewer than the context, {}", prompt_.size(),
-         net.config().context);
-  }
 }
 
 std::uint64_t TextSamples::steps_between(std::uint64_t steps, std::size_t step_tokens) const {

@@ -358,6 +358,12 @@ void TrainSettings::refuse_overruled(const Options& options) const {
     fail(ErrorKind::usage, "--{}: {:g} has no effect, since the stages of net '{}' have their own; expected --set {}.{}={:g}",
          name, asked, run.net.name, stages.front().name, real.name, asked);
   }
+  const auto has_own = [&](const layerwise::StageSpec& stage) {
+    return !stage.augment.empty() && data::parse_augment(stage.augment) != run.train.augment;
+  };
+  if (options.is_asked_for("augment") && std::ranges::all_of(stages, has_own)) {
+    fail(ErrorKind::usage, "--augment: {} has no effect, since the stages of net '{}' have their own", augment, run.net.name);
+  }
   const bool augments = !run.train.augment.none() || std::ranges::any_of(stages, [](const layerwise::StageSpec& stage) {
     return !stage.augment.empty() && !data::parse_augment(stage.augment).none();
   });

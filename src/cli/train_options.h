@@ -54,9 +54,9 @@ struct TrainSettings {
   void resolve(const Options& options, std::size_t ranks);
   // Pixels between the places at which a teacher labels images for some of these nets: --teacher-shift, but no more than a
   // stage's augmentation moves them. Throws Error(usage) where it is asked for and is more than that.
+  int soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const;
   // Throws Error(usage) for options of this run that each stage of its net has for itself, or that none can use.
   void refuse_overruled(const Options& options) const;
-  int soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const;
   // The most processes that a run can be divided among: logical workers, or the images of a minibatch.
   std::size_t most_ranks(const Options& options) const;
   // Reads the text of the file of --plan. Throws usage errors.

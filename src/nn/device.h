@@ -32,7 +32,7 @@ int gpu_count();
 // "", or why this program cannot use GPU `index`: it was built without CUDA, or for other GPUs, there is no driver, or fewer
 // GPUs.
 std::string gpu_problem(int index);
-// GPU `index`. Throws Error(io) where gpu_problem() has something to say.
+// GPU `index`, whether this program has code for it or not. Throws Error(io) where there is none, or no driver.
 Gpu describe_gpu(int index);
 // Throws Error(usage), which names the field `device`, if this program cannot use the device.
 void check_device(Device device);

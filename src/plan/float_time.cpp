@@ -5,6 +5,7 @@
 
 #include "plan/float_shards.h"
 #include "plan/float_traffic.h"
+#include "train/muon.h"
 
 namespace bitloom::plan {
 
@@ -155,6 +156,20 @@ FloatTimes::Compressed FloatTimes::compressed_seconds() const {
           2 * exchange_seconds(copies_, needs.sent.q), needs.operations / cluster_.flops};
 }
 
+// Each of its processes makes all of them orthogonal.
+double FloatTimes::muon_seconds(std::size_t stage) const {
+  if (layout_.options.train.optimizer.rule != "muon") return 0;
+  double operations = 0;
+  for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
+    for (const ParameterBlock& block : layout_.blocks_of(layout_.shape.part(stage, chunk))) {
+      for (const FloatParameter& each : block.parameters) {
+        if (each.is_block_matrix()) operations += train::orthogonalise_operations(each.rows, each.elements.of(1) / each.rows);
+      }
+    }
+  }
+  return operations / cluster_.flops;
+}
+
 // The sums of a layer begin when the last backward pass has left it; the first layer's, which it leaves last, have nothing to
 // hide behind. Where gradients are shards, all but the first layer's are reduced in the pass itself. So begin the sums of
 // shards over their copies and of P; Q, and what is made of it, follow when the pass is over.
@@ -169,7 +184,7 @@ double FloatTimes::after_passes(std::size_t stage, double last_backward) const {
   const Compressed factors = compresses ? compressed_seconds() : Compressed();
   const double first = compresses ? factors.p : exchanges.copies;
   const double sums = first + (layout_.divided.gradients ? 0 : exchanges.sum);
-  double seconds = layout_.divided.gradients ? exchanges.sum / layers : 0;
+  double seconds = muon_seconds(stage) + (layout_.divided.gradients ? exchanges.sum / layers : 0);
   seconds += std::max(sums / layers, sums - hidden) + factors.q + factors.computing + exchanges.new_values;
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     if (!layout_.shares_table(layout_.shape.part(stage, chunk))) continue;

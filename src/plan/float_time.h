@@ -52,6 +52,7 @@ class FloatTimes {
     double computing = 0;
   };
   Compressed compressed_seconds() const;
+  double muon_seconds(std::size_t stage) const;
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;

@@ -81,14 +81,12 @@ class Muon final : public UpdateRule {
   void move_matrix(nn::Parameter& parameter, nn::Tensor& momentum, const Step& step) {
     const DType type = parameter.gradient.dtype();
     nn::Tensor update = engine_.empty(parameter.shape, type, nn::Use::workspace);
-    nn::Tensor orthogonal = engine_.empty(parameter.shape, type, nn::Use::workspace);
     nn::scale_add(engine_, step.scale, parameter.gradient, momentum_, momentum);
     nn::scale_add(engine_, step.scale, parameter.gradient, 0, update);
     nn::scale_add(engine_, momentum_, momentum, 1, update);
-    orthogonalise(engine_, update, orthogonal);
     const double size = adamw_size * std::sqrt(static_cast<double>(std::max(parameter.shape[0], parameter.shape[1])));
     const double shrink = parameter.decays ? step.rate * decay_ : 0;
-    nn::scale_add(engine_, -step.rate * size, orthogonal, 1 - shrink, parameter.value);
+    nn::scale_add(engine_, -step.rate * size, orthogonalised(engine_, update), 1 - shrink, parameter.value);
   }
 
   nn::Engine& engine_;
@@ -101,7 +99,7 @@ class Muon final : public UpdateRule {
 
 }  // namespace
 
-void orthogonalise(nn::Engine& engine, nn::Tensor& x, nn::Tensor& out) {
+nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x) {
   const std::size_t rows = x.shape()[0];
   const std::size_t columns = x.shape()[1];
   // Products over the longer side are (short, short).
@@ -110,6 +108,7 @@ void orthogonalise(nn::Engine& engine, nn::Tensor& x, nn::Tensor& out) {
   const auto make = [&] { return engine.empty({side, side}, x.dtype(), nn::Use::workspace); };
   nn::Tensor square = make();
   nn::Tensor polynomial = make();
+  nn::Tensor out = engine.empty(x.shape(), x.dtype(), nn::Use::workspace);
   // The norm bounds the largest singular value.
   const double norm = std::sqrt(nn::sum_of_squares(engine, std::span(&x, 1)));
   nn::scale_add(engine, norm > 0 ? 1 / norm : 0, x, 0, out);
@@ -122,6 +121,13 @@ void orthogonalise(nn::Engine& engine, nn::Tensor& x, nn::Tensor& out) {
     nn::matmul(engine, is_tall ? out : polynomial, is_tall ? polynomial : out, x, {.accumulate = true});
     std::swap(x, out);
   }
+  return out;
+}
+
+double orthogonalise_operations(std::size_t rows, std::size_t columns) {
+  const auto side = static_cast<double>(std::min(rows, columns));
+  const auto length = static_cast<double>(std::max(rows, columns));
+  return newton_schulz_steps * (4 * side * side * length + 2 * side * side * side);
 }
 
 bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters) {
@@ -131,14 +137,17 @@ bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Para
     const nn::Shape& shape = parameter->shape;
     if (!parameter->is_block_matrix() || std::ranges::find(shapes, shape) != shapes.end()) continue;
     shapes.push_back(shape);
+    const DType type = parameter->gradient.dtype();
     std::vector<float> values(shape.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(mix64(i) >> 40U) * 0x1p-23F - 1;
-    nn::Tensor x = engine.empty(shape, DType::f32, nn::Use::workspace);
-    nn::Tensor out = engine.empty(shape, DType::f32, nn::Use::workspace);
-    engine.write(x, std::as_bytes(std::span(values)));
-    orthogonalise(engine, x, out);
-    values = engine.to_host<float>(out);
-    hasher.update(std::as_bytes(std::span(values)));
+    nn::Tensor from = engine.empty(shape, DType::f32, nn::Use::workspace);
+    engine.write(from, std::as_bytes(std::span(values)));
+    nn::Tensor x = engine.empty(shape, type, nn::Use::workspace);
+    nn::scale_add(engine, 1, from, 0, x);
+    const nn::Tensor made = orthogonalised(engine, x);
+    std::vector<std::byte> bytes(made.bytes());
+    engine.read(made, type, bytes);
+    hasher.update(std::span<const std::byte>(bytes));
   }
   // All have the same number where the largest is the smallest.
   const auto number = static_cast<std::int64_t>(hasher.finish().low >> 2U);

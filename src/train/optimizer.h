@@ -22,7 +22,7 @@ struct OptimizerOptions {
   double average = 0;               // largest average_decay() of an exponential moving average of all values; 0: none
   std::uint64_t average_every = 1;  // steps between updates of it
   std::string rule = "adamw";       // one of update_rule_names()
-  double momentum = 0.9;            // of SGD
+  double momentum = 0.9;            // of SGD and Muon
   double variance_limit = 0;        // largest running mean of squared gradients, of AdamW and RMSProp; 0: any
   bool narrow_moments = false;      // AdamW's, of matrices in residual blocks, as 1-6-9 and 0-6-10 (core/narrow.h)
   // Lookahead (Zhang et al. 2019): number of steps after which slow weights move towards the parameters, which then become

@@ -38,12 +38,17 @@ std::optional<std::uint64_t> count_in_state(const std::map<std::string, std::str
   return count->get<std::uint64_t>();
 }
 
-// Whether a model was written at another step, as where a run was killed behind its last checkpoint. Older models do not say.
-bool is_of_other_steps(const fs::path& model, std::uint64_t steps) {
-  if (!fs::exists(model)) return false;  // finish() writes it
-  const TensorMapping file = TensorMapping::open(model);
-  const auto found = file.metadata.find(run::model_step_key);
-  return found != file.metadata.end() && found->second != fmt::format("{}", steps);
+// Whether there is a model of this step. Others may be there where a run was killed behind its last checkpoint.
+bool is_of_step(const fs::path& model, std::uint64_t step) {
+  if (!fs::exists(model)) return false;
+  try {
+    const TensorMapping file = TensorMapping::open(model);
+    const auto found = file.metadata.find(run::model_step_key);
+    return found == file.metadata.end() || found->second == fmt::format("{}", step);  // older models do not say
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::data) return false;  // damaged
+    throw;
+  }
 }
 
 std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash); }
@@ -170,9 +175,10 @@ class Run {
     open_.write_files();
     open_.open_metrics();
     record_.open(state ? &*state : nullptr);
-    if (options_.keep_best && result().best_loss && is_of_other_steps(options_.folder / run::model_name, result().best_step)) {
-      progress_.line(fmt::format("{} is not that of the best evaluation by step {}: the best of those to come takes its place",
-                                 run::model_name, trainer_.steps()));
+    if (options_.keep_best && result().best_loss && !is_of_step(options_.folder / run::model_name, result().best_step)) {
+      progress_.line(
+          fmt::format("{} is not that of the best evaluation, after step {}: the best of those to come takes its place",
+                      run::model_name, result().best_step));
       result().best_loss.reset();
     }
   }

@@ -29,6 +29,9 @@ void check(const TrainOptions& options) {
       fail_field(ErrorKind::usage, "master_weights", "none with `dtype` {}; expected `dtype` bf16",
                  nn::to_text(options.values));
     }
+    if (options.optimizer.rule == "muon") {
+      fail_field(ErrorKind::usage, "master_weights", "none with `optimizer` muon; expected f32");
+    }
     if (options.optimizer.average > 0) {
       fail_field(ErrorKind::usage, "master_weights", "none with `average` {}; expected `average` 0", options.optimizer.average);
     }

@@ -161,7 +161,7 @@ TEST_CASE("a model goes out and comes back", "[gpt]") {
 
   const Outcome none = models.run({"import", "gpt", "hf", "--out", "x.safetensors"});
   CHECK(none.code == 2);
-  CHECK(has(none.err, "--tokenizer: missing; hf has no vocab.json and merges.txt"));
+  CHECK(has(none.err, "--tokenizer: missing; hf has neither vocab.json and merges.txt nor tokenizer.model"));
   write_gpt2(models.folder.path(), {"t h"});
   const Outcome wrong = models.run({"import", "gpt", "hf", "--out", "x.safetensors", "--tokenizer", "."});
   CHECK(wrong.code == 3);

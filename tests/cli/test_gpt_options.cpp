@@ -7,6 +7,7 @@
 #include "tests/cli/program.h"
 #include "tests/cli/workplace.h"
 #include "tests/support/catch.h"
+#include "tests/support/events.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
 
@@ -23,6 +24,30 @@ TEST_CASE("a GPT does not begin with the parameters of a net that computes other
   place.refuses(with(begun, {"--heads", "4"}), 3, refusal);
   place.refuses(with(begun, {"--activation", "relu"}), 3, refusal);
   place.run(begun);
+}
+
+TEST_CASE("a GPT is trained by Muon at a learning rate of its own, and goes on as it began", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  const auto rate = [&](const std::string& run) {
+    return lines_of(place / run, "start").back()["options"]["learning-rate"].get<double>();
+  };
+  place.run(quick_gpt("adamw", 4));
+  place.run(with(quick_gpt("muon", 4), {"--optimizer", "muon"}));
+  CHECK(rate("muon") == Approx(4 * rate("adamw")));
+  CHECK(lines_of(place / "muon", "result")[0]["training_loss"] != lines_of(place / "adamw", "result")[0]["training_loss"]);
+  const Args more = {"train", "gpt", "--resume", "--out", "muon", "--steps", "6"};
+  place.refuses(with(more, {"--momentum", "0.9"}), 2, "--momentum: 0.95 stored, 0.9 given");
+  place.refuses(with(more, {"--optimizer", "adamw"}), 2, "--optimizer: muon stored");
+  place.run(more);
+  const Args local = {"--optimizer", "muon",      "--exchange", "local",         "--through",
+                      "shared",      "--workers", "1",          "--inner-steps", "2"};
+  CHECK(has(place.run(with(quick_gpt("local", 4), local)), "as for one worker"));
+  CHECK(rate("local") == Approx(rate("muon")));
+  place.refuses(with(quick_gpt("shards", 4), {"--optimizer", "muon", "--shard", "optimizer"}), 2,
+                "--optimizer: muon with --shard optimizer; expected adamw, or --shard none");
+  place.refuses(with(quick_gpt("half", 4), {"--optimizer", "muon", "--dtype", "bf16", "--master-weights", "none"}), 2,
+                "--master-weights: none with --optimizer muon; expected f32");
 }
 
 TEST_CASE("evaluations of a GPT that has no validation text are refused", "[gpt]") {

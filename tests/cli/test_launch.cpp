@@ -192,6 +192,10 @@ TEST_CASE("a launched run that cannot work is not started again and again", "[la
   CHECK(usage.code == 2);
   CHECK(has(usage.err, "gave up after 1 starts"));
   CHECK(has(usage.err, "tinny"));
+  const Outcome few = run_program(folder.path(), launched({"--local", "2"}, {"train", "gpt", "--data", "x.txt", "--net", "tiny",
+                                                                             "--tensor", "3", "--out", "few"}));
+  CHECK(few.code == 2);
+  CHECK(has(few.err, "--local: 2 processes; expected at least 3, which one copy of the net takes"));
   const Outcome missing = run_program(folder.path(), launched({"--mpirun", "./no-such-mpirun"}, long_training("run")));
   CHECK(missing.code == 5);
   CHECK(has(missing.err, "./no-such-mpirun: cannot be started: No such file or directory"));

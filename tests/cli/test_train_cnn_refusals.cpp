@@ -91,6 +91,9 @@ TEST_CASE("what train cnn refuses, before it makes a folder", "[cnn]") {
   }
   refuses({"train", "cnn", "--data", "one", "--net", "tiny", "--batch", "20"}, 3,
           "one: images of 1 class to train on; expected at least two classes");
+  // It had 100% of them.
+  refuses({"train", "binary", "--data", "one", "--net", "tiny", "--batch", "20"}, 3,
+          "one: images of 1 class to train on; expected at least two classes");
 }
 
 TEST_CASE("a training that diverges says at which step, and leaves its last checkpoint", "[cnn]") {

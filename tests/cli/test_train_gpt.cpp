@@ -74,6 +74,10 @@ TEST_CASE("a GPT is trained, sampled, and goes on where it was stopped", "[gpt]"
   const Outcome done = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run"});
   CHECK(done.code == 0);
   CHECK(has(done.out, "the run in run is finished: it has its 12 steps"));
+  // How often it would write checkpoints is no other run. It was refused.
+  const Outcome often = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run", "--checkpoint-seconds", "9"});
+  CHECK(often.code == 0);
+  CHECK(has(often.out, "the run in run is finished: it has its 12 steps"));
   const Outcome other =
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run", "--steps", "14", "--batch", "8"});
   CHECK(other.code == 2);
@@ -265,7 +269,10 @@ TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   refuses({"sample", "none"}, 3, "none");
   refuses({"sample", "text.txt"}, 3, "text.txt");
   REQUIRE(run_program(folder.path(), quick_gpt("run", 2)).code == 0);
-  refuses({"sample", "run", "--prompt", std::string(32, 'x')}, 2, "--prompt: 32 tokens; expected fewer than the context, 32");
+  const Outcome longer = run_program(folder.path(), {"sample", "run", "--prompt", std::string(40, 'x'), "--tokens", "3"});
+  CHECK(longer.code == 0);
+  CHECK(longer.out.starts_with(std::string(40, 'x')));
+  CHECK(has(longer.err, "the prompt has 40 tokens, the context 32: the net sees the last 16"));
   refuses({"sample", "run", "--temperature", "-1"}, 2, "--temperature");
   refuses({"sample", "run", "--device", "cuda:99"}, 2, "--device: cuda:99: ");
   refuses({"sample", "run", "--dtype", "f16"}, 2, "--dtype: f16");

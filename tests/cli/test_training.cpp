@@ -182,6 +182,36 @@ TEST_CASE("options come from the command line before the file, and from the file
   CHECK(has(range.err, "range.ini:3: batch: 'none' is not a number"));
 }
 
+// They were taken, kept in options.ini, and had no effect.
+TEST_CASE("options that the stages of a net have for themselves are refused, and how to set them is said", "[train]") {
+  const TempDir folder;
+  const auto outcome = [&](Args more) {
+    Args args = {"train", "binary",  "--net", "cifar-deep", "--data", "synth",   "--max-train", "40",    "--max-test",
+                 "20",    "--batch", "20",    "--epochs",   "1",      "--cache", "none",        "--out", "run"};
+    return run_program(folder.path(), with(std::move(args), more));
+  };
+  const Outcome rate = outcome({"--learning-rate", "0.5"});
+  CHECK(rate.code == 2);
+  CHECK(has(rate.err,
+            "--learning-rate: 0.5 has no effect, since the stages of net 'cifar-deep' have their own; expected --set "
+            "together.learning_rate=0.5"));
+  const Outcome copies = outcome({"--augment-copies", "2"});
+  CHECK(copies.code == 2);
+  CHECK(has(copies.err, "--augment-copies: 2 has no effect; it needs another --augment than none"));
+  // As the net says, and by a stage.
+  CHECK(outcome({"--learning-rate", "0.006"}).code == 0);
+  CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--learning-rate", "0.006"}).code == 0);
+}
+
+TEST_CASE("commands that are proposed and recorded are words of a shell", "[train]") {
+  const TempDir folder;
+  const Outcome train = run_program(folder.path(), quick_training("it's a run"));
+  INFO(train.err);
+  REQUIRE(train.code == 0);
+  CHECK(has(train.out, "bitloom eval 'it'\\''s a run'\n"));
+  CHECK(has(read_file(folder / "it's a run/metrics.jsonl"), "--out 'it'\\\\''s a run'"));
+}
+
 TEST_CASE("of two options that exclude each other the one nearer to the command line counts", "[train]") {
   const TempDir folder;
   write_file(folder / "rank.ini", "batch-per-rank = 8\n");

@@ -58,6 +58,26 @@ TEST_CASE("tokens drawn with a cache are those drawn without", "[gpt]") {
   }
 }
 
+// It was refused.
+TEST_CASE("of a prompt that is longer than the context a GPT sees the end", "[gpt]") {
+  SharpGpt gpt;  // a context of 37
+  std::vector<std::int32_t> prompt;
+  for (std::int32_t i = 0; i < 60; ++i) prompt.push_back(i * i % 7);
+  SampleOptions options;
+  options.tokens = 40;
+  const auto cached = sample({gpt.engine, gpt.net}, prompt, options);
+  options.cache = false;
+  CHECK(sample({gpt.engine, gpt.net}, prompt, options) == cached);
+  // Half of the context, as where it is full of what was drawn; until it is full again.
+  const auto end = sample({gpt.engine, gpt.net}, std::span(prompt).last(19), options);
+  CHECK(std::equal(end[0].begin(), end[0].begin() + 19, cached[0].begin()));
+  // A context of one token.
+  GptConfig config = small_gpt();
+  config.context = 1;
+  SharpGpt one(config);
+  CHECK(sample({one.engine, one.net}, std::vector<std::int32_t>{3}, options)[0].size() == 40);
+}
+
 TEST_CASE("draws have the probabilities of the logits, the likeliest alone where that is asked for", "[gpt]") {
   const std::vector<float> logits = {0.5F, 2.0F, -1.0F, 2.0F, 0.0F};
   const auto shares = [&](const SampleOptions& options) {

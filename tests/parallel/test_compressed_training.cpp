@@ -84,6 +84,15 @@ TEST_CASE("a GPT learns from gradients of low rank, and sends less", "[power_sgd
   }
 }
 
+TEST_CASE("Muon takes gradients of low rank", "[power_sgd]") {
+  TrainOptions options = CompressedRun::options(DType::f32);
+  options.optimizer.rule = "muon";
+  CompressedRun run(2, &world(), {}, options);
+  const double first = run.loss_after(1);
+  CHECK(run.loss_after(40) < 0.8 * first);
+  CHECK(test::same_everywhere(run.parameters()));
+}
+
 TEST_CASE("a training with gradients of low rank goes on in any number of processes", "[power_sgd]") {
   for (const PowerSgdOptions& compression : {PowerSgdOptions{}, test::warm()}) {
     CompressedRun run(2, &world(), compression);

@@ -59,6 +59,14 @@ TEST_CASE("seconds of a step follow from speed, links and what hides what", "[fl
     if (layer.is_block) blocks += layer.whole_operations + layer.split_operations;
   }
   CHECK(seconds({}, again) == Approx(alone + 8 * blocks / cluster.flops));
+  // Muon: five steps of X X^T, of its square and of a product with X, for q, k and v, for what they give, and for both matrices
+  // of the feed-forward part.
+  FloatOptions muon = options_of(8, 2);
+  muon.train.optimizer.rule = "muon";
+  const auto products = [](double side, double length) { return 5 * (4 * side * side * length + 2 * side * side * side); };
+  const double orthogonal = 6 * (products(384, 1152) + products(384, 384) + 2 * products(384, 1536));
+  CHECK(seconds({}, muon) == Approx(alone + orthogonal / cluster.flops));
+  CHECK(seconds({4, 1, 1}, muon) == Approx(alone / 4 + orthogonal / cluster.flops));
   // Layer norms, dropout and sums are computed by all tensor ranks.
   CHECK(seconds({1, 1, 2}, options_of(8, 2)) > alone / 2);
   CHECK(seconds({1, 1, 2}, options_of(8, 2)) < 1.05 * alone / 2);

@@ -93,11 +93,8 @@ std::vector<double> doubles_of(nn::Engine& engine, const nn::Tensor& tensor) {
   return {floats.begin(), floats.end()};
 }
 
-std::vector<double> orthogonalised(nn::Engine& engine, const Matrix& matrix, DType type) {
-  nn::Tensor x = tensor_of(engine, matrix, type);
-  nn::Tensor out = engine.empty(x.shape(), type, nn::Use::workspace);
-  orthogonalise(engine, x, out);
-  return doubles_of(engine, out);
+std::vector<double> values_orthogonalised(nn::Engine& engine, const Matrix& matrix, DType type) {
+  return doubles_of(engine, train::orthogonalised(engine, tensor_of(engine, matrix, type)));
 }
 
 OptimizerOptions muon() {
@@ -164,19 +161,21 @@ TEST_CASE("singular values are pushed towards 1, singular vectors stay", "[train
     for (const std::string& backend : test::tested_backends()) {
       INFO(backend << " " << size.rows << " x " << size.columns);
       nn::Engine engine(test::device_of(backend), backend);
-      CHECK(compare(orthogonalised(engine, x, DType::f32), y.values, 1e-4) == "");
+      CHECK(compare(values_orthogonalised(engine, x, DType::f32), y.values, 1e-4) == "");
     }
     nn::Engine exact(nn::Device{}, "ref");
-    CHECK(compare(orthogonalised(exact, x, DType::f64), y.values, 1e-11) == "");
+    CHECK(compare(values_orthogonalised(exact, x, DType::f64), y.values, 1e-11) == "");
     const Matrix zeros{size.rows, size.columns};
-    CHECK(orthogonalised(exact, zeros, DType::f64) == zeros.values);
+    CHECK(values_orthogonalised(exact, zeros, DType::f64) == zeros.values);
   }
 }
 
 TEST_CASE("steps of Muon equal its equations written out, and those of all else AdamW's", "[train]") {
-  const Matrix shape{4, 6};
+  const Matrix shape = GENERATE(Matrix{4, 6}, Matrix{6, 4});
+  const bool decays = GENERATE(true, false);
   BlockParameters parameters(shape);
   BlockParameters others(shape);
+  for (BlockParameters* each : {&parameters, &others}) each->owned[1].decays = decays;
   Optimizer optimizer(parameters.engine, parameters.all, muon());
   OptimizerOptions adamw = muon();
   adamw.rule = "adamw";
@@ -194,9 +193,9 @@ TEST_CASE("steps of Muon equal its equations written out, and those of all else 
       momentum[i] = 0.9 * momentum[i] + 0.5 * gradient[i];
       update.values[i] = 0.5 * gradient[i] + 0.9 * momentum[i];
     }
-    const std::vector<double> direction = orthogonalised(others.engine, update, DType::f64);
+    const std::vector<double> direction = values_orthogonalised(others.engine, update, DType::f64);
     for (std::size_t i = 0; i < value.size(); ++i) {
-      value[i] -= rate * (0.2 * std::sqrt(6.0) * direction[i] + 0.05 * value[i]);
+      value[i] -= rate * (0.2 * std::sqrt(6.0) * direction[i] + (decays ? 0.05 * value[i] : 0));
     }
     INFO("step " << step);
     CHECK(compare(parameters.values(1), value, 1e-11) == "");
@@ -227,6 +226,30 @@ TEST_CASE("Muon's step of a matrix does not depend on the size of its gradient",
     second.step(0.1, 1, 1e3, 1);
   }
   CHECK(compare(small.values(1), large.values(1), 1e-11) == "");
+}
+
+TEST_CASE("Muon leaves frozen matrices, and those whose block is skipped", "[train]") {
+  BlockParameters parameters({4, 6});
+  BlockParameters frozen({4, 6});
+  frozen.owned[1].is_frozen = true;
+  Optimizer optimizer(parameters.engine, parameters.all, muon());
+  Optimizer without(frozen.engine, frozen.all, muon());
+  for (BlockParameters* each : {&parameters, &frozen}) each->set_gradients(0);
+  const std::vector<double> before = parameters.values(1);
+  const auto skipped = [](std::optional<std::size_t> block) { return block ? std::nullopt : std::optional(1.0); };
+  optimizer.step(0.1, 1, 1, 1, skipped);
+  without.step(0.1, 1, 1, 1);
+  CHECK(parameters.values(1) == before);
+  CHECK(frozen.values(1) == before);
+  CHECK(parameters.values(0) == frozen.values(0));
+  // Nor has its momentum moved: the next step is the first.
+  BlockParameters fresh({4, 6});
+  Optimizer first(fresh.engine, fresh.all, muon());
+  for (BlockParameters* each : {&parameters, &fresh}) each->set_gradients(1);
+  optimizer.step(0.1, 1, 1, 1);
+  first.step(0.1, 1, 1, 1);
+  CHECK(parameters.values(1) == fresh.values(1));
+  CHECK(parameters.values(1) != before);
 }
 
 TEST_CASE("a run of Muon that goes on is the run that never stopped, bit by bit", "[train]") {

@@ -268,12 +268,54 @@ TEST_CASE("a run whose best model is gone has one at its end", "[run]") {
     setting.options.stop = [&setting, last] { return setting.trainer.steps() == last; };
     RunHooks hooks;
     hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss += 1, 1}, {}}; };
-    train::run(setting.trainer, setting.options, hooks, setting.progress);
+    return train::run(setting.trainer, setting.options, hooks, setting.progress);
   };
   CHECK(has(message_of(ErrorKind::interrupted, [&] { run(7, false); }), "stopped after step 7"));
-  fs::remove(folder / "run/model.safetensors");
-  run(0, true);
-  CHECK(fs::exists(folder / "run/model.safetensors"));
+  SECTION("removed") { fs::remove(folder / "run/model.safetensors"); }
+  SECTION("cut off") { fs::resize_file(folder / "run/model.safetensors", 100); }
+  // Evaluations get worse: the best of those to come is the first.
+  CHECK(run(0, true).best_step == 10);
+  CHECK(TensorFile::load(folder / "run/model.safetensors").get_metadata(run::model_step_key) == "10");
+}
+
+// The model was of a step that the run came to on a way that it did not take again, and the best loss another's.
+TEST_CASE("a run that was killed behind its checkpoint reports the best of the model that it has", "[run]") {
+  const test::TempDir folder;
+  const auto run = [&](std::uint64_t last, bool resume, std::uint64_t steps, const std::function<double(std::uint64_t)>& loss) {
+    Setting setting(folder.path() / "run");
+    setting.options.resume = resume;
+    setting.options.steps = steps;
+    setting.options.may_change_steps = true;
+    setting.options.stop = [&setting, last] { return setting.trainer.steps() == last; };
+    RunHooks hooks;
+    hooks.evaluate = [&](const SignOfLife&) { return Evaluated{{loss(setting.trainer.steps()), 1}, {}}; };
+    return train::run(setting.trainer, setting.options, hooks, setting.progress);
+  };
+  const auto falls = [](std::uint64_t step) { return 100.0 - static_cast<double>(step); };
+  const auto step_of_model = [&] {
+    return TensorFile::load(folder / "run/model.safetensors").get_metadata(run::model_step_key);
+  };
+  CHECK(has(message_of(ErrorKind::interrupted, [&] { run(7, false, 20, falls); }), "stopped after step 7"));
+  const std::string checkpoint = test::read_file(folder / "run/checkpoint.safetensors");
+  CHECK(step_of_model() == "5");
+  CHECK(has(message_of(ErrorKind::interrupted, [&] { run(12, true, 20, falls); }), "stopped after step 12"));
+  CHECK(step_of_model() == "10");
+  // As if it had been killed at step 12.
+  for (const auto& entry : fs::directory_iterator(folder / "run")) {
+    if (entry.path().filename().string().starts_with("checkpoint")) fs::remove(entry.path());
+  }
+  test::write_file(folder / "run/checkpoint.safetensors", checkpoint);
+  SECTION("on another way, on which nothing is better than before") {
+    const RunResult result = run(0, true, 15, [](std::uint64_t step) { return 200.0 + static_cast<double>(step); });
+    CHECK(result.best_step == 10);
+    CHECK(result.best_loss == 210);
+    CHECK(step_of_model() == "10");
+  }
+  SECTION("on the same way") {
+    const RunResult result = run(0, true, 20, falls);
+    CHECK(result.best_step == 20);
+    CHECK(step_of_model() == "20");
+  }
 }
 
 TEST_CASE("a loss that is not finite is never the best", "[run]") {
