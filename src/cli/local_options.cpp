@@ -52,7 +52,8 @@ void LocalSettings::declare(Options& options) {
       "own through the folder --through)");
   options.text("through", through, "FOLDER",
                "Folder that the workers share, on NFS say, for their messages; they come and go as they like");
-  options.text("worker", worker, "NAME", "Name of this worker among the others; without it: the machine's, and a number");
+  options.text("worker", worker, "NAME",
+               "Name of this worker, which no other at work in the folder has; without it: the machine's, and a number");
   options.count("workers", workers, 1, 1000000,
                 "Number of workers that the first round waits for, and the default learning rate is for");
   options.count("inner-steps", inner_steps, 1, any_count,
@@ -171,6 +172,7 @@ train::FolderOptions LocalSettings::make_folder_options(const std::string& out) 
   train::FolderOptions options;
   options.folder = is_job() ? fs::path(out) / "exchange" : fs::path(through);
   options.worker = is_job() ? job_name_ : worker;
+  if (!is_job()) options.run = out;
   options.quorum = quorum;
   const mpi::TopFilter filter = make_options().filter;
   options.chunk = filter.chunk;

@@ -56,7 +56,7 @@ std::string general_help() {
          "  3   a data set, an image or a model file cannot be used\n"
          "  4   interrupted; continue with --resume\n"
          "  5   the operating system refused: disk full, no permission, ...\n"
-         "  6   busy: another process holds the run folder or the cache\n"
+         "  6   busy: another process holds the run folder, the cache or the worker's name\n"
          "  7   another process of an MPI run was lost\n"
          "  8   launch: the run could not be kept going\n"
          "  70  internal error: a bug in Bitloom\n\n" +

@@ -88,6 +88,36 @@ TEST_CASE("a worker that is killed comes back, and the others go on", "[gpt][loc
   CHECK(has(run_program(folder.path(), {"train", "gpt", "--resume", "--out", "b"}).out, "is finished"));
 }
 
+// Both wrote the same messages, and waited for one another.
+TEST_CASE("a worker whose name another run at work has is refused, and one that was killed goes on", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Args more = {"--workers", "2"};
+  const std::string waits = "waiting until 2 workers are there";
+  {
+    Background first(folder.path(), worker("a", 4, more));
+    REQUIRE(first.wait_for(waits));
+    Background second(folder.path(), with(worker("a", 4, more), {"--out", "b"}));
+    REQUIRE(second.wait_for("a: another run has that name in "));
+    const Outcome refused = second.wait();
+    CHECK(refused.code == 6);
+    CHECK(has(refused.err, "process " + std::to_string(first.process()) + ", run folder " + (folder / "a").string() + ")"));
+    first.signal(SIGKILL);
+    CHECK(first.wait().code == 128 + SIGKILL);
+  }
+  std::filesystem::rename(folder / "a", folder / "moved");
+  Background back(folder.path(), {"train", "gpt", "--resume", "--out", "moved"});
+  REQUIRE(back.wait_for(waits));
+  const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "b", "--worker", "b"});
+  INFO(other.out << other.err);
+  CHECK(other.code == 0);
+  const Outcome whole = back.wait();
+  INFO(whole.out << whole.err);
+  CHECK(whole.code == 0);
+  CHECK_FALSE(has(whole.out, "another run has that name"));
+  CHECK(same_tensors(folder / "moved/model.safetensors", folder / "b/model.safetensors"));
+}
+
 TEST_CASE("a worker that stops alone goes on as if it had not", "[gpt][local]") {
   const TempDir folder;
   write_text(folder / "text.txt");

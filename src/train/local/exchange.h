@@ -57,6 +57,9 @@ class LocalExchange {
   virtual void publish_state(std::uint64_t rounds, TensorFile file) = 0;
 
   // --- Rounds ---
+  // Before anything else of a round: whether this worker's name is its own; asked again and again while that is not known yet.
+  // Throws Error(busy) where another run has it.
+  virtual bool take_name() { return true; }
   // From `round` on there will be messages of this worker; or no more, which may take until all others know.
   virtual void join(std::uint64_t round) = 0;
   virtual void leave(Leaving why, const SignOfLife& alive) = 0;

@@ -107,7 +107,8 @@ void limit_reply(mpi::Bundle& sum, const FolderOptions& options) {
 }
 
 FolderExchange::FolderExchange(FolderOptions options, const Json& identity, const Json& founded, const FieldName& field_name)
-    : options_(std::move(options)) {
+    : options_(std::move(options)),
+      presence_(options_.folder / "workers" / (options_.worker + ".json"), options_.run, options_.sign_seconds) {
   check(options_);
   for (const char* folder : {"workers", "messages", "replies", "states"}) make_folder(options_.folder / folder, options_.field);
   const fs::path path = options_.folder / "exchange.json";
@@ -132,8 +133,6 @@ fs::path FolderExchange::message_path(std::uint64_t round) const {
 fs::path FolderExchange::reply_path(std::uint64_t round) const { return options_.folder / "replies" / file_name(round); }
 
 fs::path FolderExchange::state_path(std::uint64_t rounds) const { return options_.folder / "states" / file_name(rounds); }
-
-fs::path FolderExchange::presence_path() const { return options_.folder / "workers" / (options_.worker + ".json"); }
 
 // Whether this made the file, which nobody had made before. By a hard link, which fails where the name is there; file systems
 // that have none may let two workers believe that they were the first, which the hashes of replies bring to light.
@@ -181,14 +180,15 @@ void FolderExchange::publish_first_state(TensorFile file) { create(state_path(0)
 
 void FolderExchange::publish_state(std::uint64_t rounds, TensorFile file) { file.save(state_path(rounds)); }
 
-void FolderExchange::join(std::uint64_t round) { write_atomically(presence_path(), Json{{"next", round}}.dump() + "\n"); }
+void FolderExchange::leave(Leaving /*why*/, const SignOfLife& /*alive*/) { presence_.leave(); }
 
-void FolderExchange::leave(Leaving /*why*/, const SignOfLife& /*alive*/) {
-  std::error_code error;
-  fs::remove(presence_path(), error);
+std::size_t FolderExchange::workers() const {
+  presence_.require();
+  return list_workers().size();
 }
 
 std::uint64_t FolderExchange::publish(const mpi::Bundle& bundle) {
+  presence_.require();
   const std::vector<std::byte> bytes = file_of(bundle).serialize();
   write_atomically(message_path(bundle.update), bytes);
   return bytes.size();
@@ -240,6 +240,7 @@ void FolderExchange::set_aside(std::uint64_t round) {
 
 bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundReply>& last, double waited_seconds,
                                 double deadline_seconds) {
+  presence_.require();
   if (round != waiting_for_) {
     may_end_since_.reset();
     found_since_.reset();

@@ -2,7 +2,7 @@
 // come and go as they like.
 //
 //   exchange.json                    what all workers have to agree on, by the first of them
-//   workers/NAME.json                the first round that a worker will have a message for
+//   workers/NAME.json                the first round that a worker will have a message for, whose run it is, and a sign of life
 //   messages/NAME-ROUND.safetensors  what a worker has learned (a mpi::Bundle)
 //   replies/ROUND.safetensors        the sum of messages by which the round moves the shared parameters
 //   states/ROUNDS.safetensors        the shared parameters after that number of rounds, for who joins
@@ -28,12 +28,14 @@
 #include "mpi/bundle.h"
 #include "mpi/top_filter.h"
 #include "train/local/exchange.h"
+#include "train/local/presence.h"
 
 namespace bitloom::train {
 
 struct FolderOptions {
   std::filesystem::path folder;   // made if it is not there
   std::string worker;             // letters, digits, '-', '_' and '.'
+  std::filesystem::path run;      // folder of the worker's run; without it nobody finds out that two have one name
   const char* field = "through";  // that says which folder it is, for messages
   double quorum = 0.5;            // the share of the messages that a round waits for which is enough after the deadline
   // Elements that a reply has of every chunk of a vector, at most; 0: all that any message has. What is left out, workers keep.
@@ -42,6 +44,7 @@ struct FolderOptions {
   // For which a reply that is there but cannot be read is waited for; then its round is ended again. Folders over a network may
   // show a file a minute before what is in it.
   double damaged_seconds = 120;
+  double sign_seconds = 10;  // between signs of life, for those that would have the worker's name
 };
 
 // Throws Error(usage).
@@ -66,9 +69,10 @@ class FolderExchange final : public LocalExchange {
   void publish_first_state(TensorFile file) override;
   void publish_state(std::uint64_t rounds, TensorFile file) override;
 
-  void join(std::uint64_t round) override;
+  bool take_name() override { return presence_.take(); }
+  void join(std::uint64_t round) override { presence_.show(round); }
   void leave(Leaving why, const SignOfLife& alive) override;
-  std::size_t workers() const override { return list_workers().size(); }
+  std::size_t workers() const override;
   std::uint64_t publish(const mpi::Bundle& bundle) override;
   bool has_message(std::uint64_t round) const override;
   bool keeps_messages() const override { return true; }
@@ -104,9 +108,9 @@ class FolderExchange final : public LocalExchange {
   bool is_damaged(std::uint64_t round);
   void set_aside(std::uint64_t round);
   void clean_halves(std::uint64_t oldest) const;
-  std::filesystem::path presence_path() const;
 
   FolderOptions options_;
+  Presence presence_;
   nlohmann::json founded_;
   std::uint64_t ended_ = 0;
   // Round that is waited for, and the time since which it may end.

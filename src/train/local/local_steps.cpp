@@ -140,6 +140,16 @@ bool LocalSteps::wait(const std::function<bool()>& done, const SignOfLife& alive
 }
 
 void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
+  bool is_told_of_name = false;
+  const auto take_name = [&] {
+    if (exchange_.take_name()) return true;
+    if (!std::exchange(is_told_of_name, true)) {
+      progress_.line(fmt::format("worker {}: another run has that name in {}; waiting to see whether it is at work",
+                                 exchange_.worker(), exchange_.place()));
+    }
+    return false;
+  };
+  if (!wait(take_name, alive)) return;
   unsent_.restore(file_);
   if (!exchange_.newest_rounds()) {
     TensorFile first;

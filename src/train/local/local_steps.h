@@ -63,7 +63,8 @@ class LocalSteps {
              std::filesystem::path file, std::function<bool()> stop, ProgressSink& progress);
 
   // Before the first step of this process: takes over the shared parameters and the step at which the others are. With more
-  // `workers` than one the first of all rounds begins when that number is there.
+  // `workers` than one the first of all rounds begins when that number is there. Throws Error(busy) where another run is at
+  // work under this worker's name.
   void begin(std::size_t workers, const SignOfLife& alive);
   // After every step: sends, waits, takes over. Gives what metrics have besides, an object; null where nothing happened.
   nlohmann::json after_step(std::uint64_t targets, const SignOfLife& alive);
