@@ -12,7 +12,7 @@
 namespace bitloom::cli {
 namespace {
 
-// Nets of 0.1 and 1 million parameters learn the most with 3 to 6 times the rate that AdamW bears (models/RESULTS.md).
+// GPTs of 0.1 to 1 million parameters learn the most with 4 to 8 times the rate that AdamW bears (models/RESULTS.md).
 constexpr double muon_rate_factor = 4;
 
 // "1000,2000": ascending steps between `warmup` and `steps`.
