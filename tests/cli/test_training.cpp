@@ -195,7 +195,7 @@ TEST_CASE("options that the stages of a net have for themselves are refused, and
   CHECK(has(rate.err,
             "--learning-rate: 0.5 has no effect, since the stages of net 'cifar-deep' have their own; expected --set "
             "together.learning_rate=0.5"));
-  const Outcome copies = outcome({"--augment-copies", "2"});
+  const Outcome copies = outcome({"--augment", "none", "--augment-copies", "2"});
   CHECK(copies.code == 2);
   CHECK(has(copies.err, "--augment-copies: 2 has no effect; it needs another --augment than none"));
   // As the net says, and by a stage.
