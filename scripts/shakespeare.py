@@ -2,8 +2,8 @@
 
 shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--warmup N] [--seeds N]
 [--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--muon 1000,250] [--threads N] [--out FOLDER]:
-prints a table of validation losses in nats per token, a sample, and a line of JSON. --muon: rows of trainings by Muon of so many steps,
-at four times the rate, as the program has it."""
+prints a table of validation losses in nats per token, a sample, and a line of JSON. --muon: rows of trainings by Muon, each of one of these
+numbers of steps, at four times the rate, as the program has it."""
 
 import argparse
 import json
@@ -156,37 +156,32 @@ def prepare(options, level):
                         "--out", folder], check=True, stdout=sys.stderr)
 
 
-def sizes_of(options, level):
-    layers, heads, width = options.net
-    return ["--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width", str(width), "--context",
-            str(options.context), "--batch", str(options.batch), "--dropout", "0", "--evaluate-sequences", "0", "--keep", "last"]
-
-
-def train_bitloom(options, level, seed, bits, quantiser="few-bit"):
-    kept = "all" if bits == 0 else f"{bits}" if quantiser == "few-bit" else f"{quantiser}-{bits}"
-    run = options.out / f"bitloom-{level}-{kept}-{seed}"
+def train(options, level, seed, name, steps, arguments):
+    """A run of Bitloom's in the folder `name`, which is made or continued if need be."""
+    run = options.out / name
     if not (run / "model.safetensors").exists():
+        layers, heads, width = options.net
         resume = ["--resume"] if (run / "options.ini").exists() else []
         subprocess.run(
-            [PROGRAM, "train", "gpt", *sizes_of(options, level), "--steps", str(options.steps), "--learning-rate", str(options.rate),
-             "--warmup", str(warmup_of(options)), "--activation-bits", str(bits),
-             *(["--activation-quantiser", quantiser] if bits else []), "--seed", str(seed), "--evaluate-every", str(options.steps),
+            [PROGRAM, "train", "gpt", "--data", options.out / level, "--layers", str(layers), "--heads", str(heads), "--width",
+             str(width), "--context", str(options.context), "--steps", str(steps), "--batch", str(options.batch), "--dropout", "0",
+             *arguments, "--seed", str(seed), "--evaluate-every", str(steps), "--evaluate-sequences", "0", "--keep", "last",
              "--out", run, *resume],
             check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
     result = earlier_runs.events_of(run, "result")[-1]
     return {"loss": result["validation_loss"], "seconds": result["seconds"]}
 
 
+def train_bitloom(options, level, seed, bits, quantiser="few-bit"):
+    kept = "all" if bits == 0 else f"{bits}" if quantiser == "few-bit" else f"{quantiser}-{bits}"
+    arguments = ["--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--activation-bits", str(bits),
+                 *(["--activation-quantiser", quantiser] if bits else [])]
+    return train(options, level, seed, f"bitloom-{level}-{kept}-{seed}", options.steps, arguments)
+
+
 def train_muon(options, level, seed, steps):
-    run = options.out / f"muon-{level}-{steps}-{seed}"
-    if not (run / "model.safetensors").exists():
-        resume = ["--resume"] if (run / "options.ini").exists() else []
-        subprocess.run(
-            [PROGRAM, "train", "gpt", *sizes_of(options, level), "--steps", str(steps), "--optimizer", "muon", "--learning-rate",
-             str(4 * options.rate), "--seed", str(seed), "--evaluate-every", str(steps), "--out", run, *resume],
-            check=True, stdout=sys.stderr, env=dict(os.environ, OMP_NUM_THREADS=str(options.threads)))
-    result = earlier_runs.events_of(run, "result")[-1]
-    return {"loss": result["validation_loss"], "seconds": result["seconds"]}
+    arguments = ["--optimizer", "muon", "--learning-rate", str(4 * options.rate)]
+    return train(options, level, seed, f"muon-{level}-{steps}-{seed}", steps, arguments)
 
 
 def train_torch(options, level, seed):

@@ -23,11 +23,10 @@ struct SampleOptions : DrawOptions {
 // Throws Error(usage) that names the option.
 void check(const SampleOptions& options);
 
-// Draws options.count samples behind the prompt. A context that is full, by a longer prompt, too, goes on with its second half
-// alone. Sample s draws
-// token n with the same random number whatever the other samples do. on_token(sample, token) sees every token as it is drawn,
-// options.end too; it may stop all by returning false. Gives the tokens behind the prompt, without options.end. Throws
-// Error(usage) for a prompt that is empty or has tokens that are not there.
+// Draws options.count samples behind the prompt. A context that is full, also of a longer prompt, goes on with its second half
+// alone. Sample s draws token n with the same random number whatever the other samples do. on_token(sample, token) sees every
+// token as it is drawn, options.end too; it may stop all by returning false. Gives the tokens behind the prompt, without
+// options.end. Throws Error(usage) for a prompt that is empty or has tokens that are not there.
 //
 // Collective: the data ranks of a grid divide the samples, whose tokens all processes give out and of which on_token sees its
 // own. A tensor group sums in another order, so that a draw may fall on a neighbouring token where it is as close as rounding.

@@ -376,8 +376,8 @@ int launch(Session& session, std::span<const std::string> args) {
            supervisor.local == 1 ? "" : "es", now.least());
     }
     if (all == 0) {
-      fail(ErrorKind::usage, "--local: {} processes cannot share the batch, {}; expected a number that divides it",
-           supervisor.local, now.batch);
+      fail(ErrorKind::usage, "--local: {}; expected a number of processes that divides the batch, {}, into micro-batches of {}",
+           supervisor.local, now.batch, now.micro_batch);
     }
     if (supervisor.min_workers > all) {
       fail(ErrorKind::usage,

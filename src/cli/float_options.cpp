@@ -39,7 +39,7 @@ void FloatSettings::declare_folder(Options& options) {
   options.text("out", out, "FOLDER", "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
   options.flag("resume", resume, "Continuation of the run in --out, whose options need not be repeated");
   options.text("config", config_file, "FILE",
-               "File with options, a line `name = value` each, comments behind #; the command line overrides it");
+               "File with options, a line `name = value` each, comments after #; the command line overrides it");
   options.transient(false);
   options.text("init", init, "MODEL", "Model of the same sizes whose parameters the training begins with");
 }

@@ -97,7 +97,7 @@ void declare_run(Options& options, TrainSettings& settings) {
                "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
   options.flag("resume", settings.resume, "Continuation of the run in --out, whose net, data and options need not be repeated");
   options.text("config", settings.config, "FILE",
-               "File with options, a line `name = value` each, comments behind #; the command line overrides it");
+               "File with options, a line `name = value` each, comments after #; the command line overrides it");
   options.transient(false);
   settings.declare_search(options);
   options.transient(true);

@@ -70,9 +70,7 @@ class Muon final : public UpdateRule {
       fail_field(ErrorKind::usage, "optimizer",
                  "muon; '{}' is a part of a matrix; expected adamw, or `tensor` 1 and `shard` none", parameter.name);
     }
-    if (parameter.rate != 1) {
-      fail_field(ErrorKind::usage, "optimizer", "muon; '{}' has a learning rate of its own; expected sgd", parameter.name);
-    }
+    require_usual_rate(parameter, "muon");
     if (parameter.value.dtype() != parameter.gradient.dtype()) {
       fail_field(ErrorKind::usage, "master_weights", "none; expected f32 with `optimizer` muon");
     }

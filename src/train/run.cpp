@@ -38,7 +38,7 @@ std::optional<std::uint64_t> count_in_state(const std::map<std::string, std::str
   return count->get<std::uint64_t>();
 }
 
-// Whether there is a model of this step. Others may be there where a run was killed behind its last checkpoint.
+// Whether there is a model of this step. Others may be there where a run was killed after its last checkpoint.
 bool is_of_step(const fs::path& model, std::uint64_t step) {
   if (!fs::exists(model)) return false;
   try {

@@ -25,9 +25,7 @@ std::vector<std::uint64_t> make_rounding_keys(std::span<nn::Parameter* const> pa
   for (const nn::Parameter* parameter : parameters) {
     const std::uint64_t name = hash_bytes(std::as_bytes(std::span(parameter->name))).low;
     keys.push_back(Random(seed, Stream::weight_rounding, name).next());
-    if (parameter->rate != 1) {
-      fail_field(ErrorKind::usage, "optimizer", "{}; '{}' has a learning rate of its own; expected sgd", rule, parameter->name);
-    }
+    require_usual_rate(*parameter, rule);
   }
   return keys;
 }
@@ -195,6 +193,11 @@ constexpr NamedUpdateRule update_rules[] = {
 };
 
 }  // namespace
+
+void require_usual_rate(const nn::Parameter& parameter, std::string_view rule) {
+  if (parameter.rate == 1) return;
+  fail_field(ErrorKind::usage, "optimizer", "{}; '{}' has a learning rate of its own; expected sgd", rule, parameter.name);
+}
 
 std::vector<std::string> update_rule_names() { return names_of(update_rules); }
 

@@ -36,6 +36,9 @@ class UpdateRule {
   virtual void add_state(std::vector<StateTensor>& all) = 0;
 };
 
+// Throws Error(usage) for a parameter with a learning rate of its own, for which there is SGD alone.
+void require_usual_rate(const nn::Parameter& parameter, std::string_view rule);
+
 struct NamedUpdateRule {
   const char* name;           // "adamw", "muon", "rmsprop", "sgd"
   std::size_t moments;        // tensors that it keeps of every parameter

@@ -279,7 +279,7 @@ TEST_CASE("a run whose best model is gone has one at its end", "[run]") {
 }
 
 // The model was of a step that the run came to on a way that it did not take again, and the best loss another's.
-TEST_CASE("a run that was killed behind its checkpoint reports the best of the model that it has", "[run]") {
+TEST_CASE("a run that was killed after its checkpoint reports the best of the model that it has", "[run]") {
   const test::TempDir folder;
   const auto run = [&](std::uint64_t last, bool resume, std::uint64_t steps, const std::function<double(std::uint64_t)>& loss) {
     Setting setting(folder.path() / "run");

@@ -81,9 +81,10 @@ bool Presence::has_been_silent(const Holder& holder) {
     if (!seen_.empty() && seen_ != holder.text) refuse(holder);
     seen_ = holder.text;
   }
-  if (!counted_) counted_ = Clock::now();
-  if (seconds_since(*counted_) >= sign_seconds_) {
-    counted_ = Clock::now();
+  const Clock::time_point now = Clock::now();
+  if (!counted_) counted_ = now;
+  if (std::chrono::duration<double>(now - *counted_).count() >= sign_seconds_) {
+    counted_ = now;
     ++missing_;
   }
   return missing_ >= missing_signs;

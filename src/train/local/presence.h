@@ -18,7 +18,7 @@ namespace bitloom::train {
 
 // In a run's folder: by which the run is known to be the same in other processes, on other machines and under another path.
 inline constexpr const char* run_identity_name = "worker.json";
-// So many signs of life have to be missing before another run may take over a name: a file server that is slow, or shows a file
+// Signs of life that have to be missing before another run may take over a name: a file server that is slow, or shows a file
 // as it was a minute ago, is not to make two workers of one.
 inline constexpr int missing_signs = 9;
 
