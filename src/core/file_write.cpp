@@ -2,6 +2,8 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -160,6 +162,15 @@ void remove_abandoned(const std::filesystem::path& folder, std::string_view targ
   for (const auto& [path, of_this_host] : found) remove_if_abandoned(path, of_this_host);
 }
 
+// Explains why a name that the system allows is too long.
+void check_name_length(const std::filesystem::path& path, const std::filesystem::path& temporary) {
+  const std::size_t length = path.filename().string().size(), added = temporary.filename().string().size() - length;
+  if (length > NAME_MAX || length + added <= NAME_MAX) return;
+  fail(ErrorKind::io,
+       "cannot write '{}': its name has {} bytes; expected at most {}, since a file has {} more until it is whole",
+       path.string(), length, NAME_MAX - added, added);
+}
+
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -194,6 +205,7 @@ void write_parts_atomically(const std::filesystem::path& path, const std::functi
   const auto check = [&](int error) {
     if (error != 0) fail(ErrorKind::io, "cannot write '{}': {}", path.string(), std::strerror(error));
   };
+  if (descriptor < 0 && errno == ENAMETOOLONG) check_name_length(path, temporary);
   check(descriptor < 0 ? errno : 0);
   try {
     produce([&](std::uint64_t place, std::span<const std::byte> part) { check(write_at(descriptor, place, part)); });

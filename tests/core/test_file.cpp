@@ -269,6 +269,18 @@ TEST_CASE("an atomic write that cannot start or finish says why", "[file]") {
   CHECK(files_in(folder.path()) == 1);
 }
 
+// The system said that the name was too long, which by itself it was not.
+TEST_CASE("an atomic write says how long a name may be", "[file]") {
+  const test::TempDir folder;
+  const std::string name(240, 'a');
+  const std::string message = message_of(ErrorKind::io, [&] { write_atomically(folder / name, std::string_view("text")); });
+  CHECK(has(message, name + "': its name has 240 bytes; expected at most 2"));
+  CHECK(has(message_of(ErrorKind::io, [&] { write_atomically(folder / std::string(256, 'a'), std::string_view("text")); }),
+            "': File name too long"));
+  write_atomically(folder / std::string(220, 'a'), std::string_view("text"));
+  CHECK(fs::exists(folder / std::string(220, 'a')));
+}
+
 TEST_CASE("a lock is held by one process at a time", "[file]") {
   const test::TempDir folder;
   const fs::path path = folder / "lock";
