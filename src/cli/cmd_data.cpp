@@ -147,6 +147,7 @@ int data_info(Session& session, std::span<const std::string> args) {
     print_set(session.terminal, "train", splits.train);
     if (splits.train.size() == 0) session.terminal.line("\ntrain: no images, so that nets can be measured but not trained");
     print_set(session.terminal, "test", splits.test);
+    session.terminal.note(data::note_on_unread(spec.front()));
   });
   return exit_done;
 }

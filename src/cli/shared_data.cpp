@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "data/dataset_file.h"
+#include "data/readers.h"
 #include "layerwise/cache.h"
 
 namespace bitloom::cli {
@@ -117,6 +118,7 @@ data::DataSplits load_shared_data(Session& session, const DataOptions& options, 
       if (comm.is_root()) throw;
     }
   });
+  if (comm.is_root()) session.terminal.note(data::note_on_unread(options.spec));
   if (ranks_where(comm, !own).empty()) return *std::move(own);
   std::string hash;
   if (comm.is_root()) {

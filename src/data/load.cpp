@@ -194,7 +194,31 @@ DataSplits load_all(const std::string& spec, const LoadOptions& options) {
   fail(ErrorKind::usage, "unknown kind of data set '{}' in '{}'{}", name, spec, did_you_mean(name, known));
 }
 
+// The folder of images that a spec means; "" where it means another kind.
+fs::path image_folder_of(const std::string& spec) {
+  constexpr std::string_view kind = "folder:";
+  if (spec.starts_with(kind)) return spec.substr(kind.size());
+  if (!fs::is_directory(spec)) return {};
+  const auto found = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& each) { return !locate(each, spec).empty(); });
+  return found != kinds.end() && found->load == &load_some_of_folder ? fs::path(spec) : fs::path();
+}
+
 }  // namespace
+
+std::string note_on_unread(const std::string& spec) {
+  const fs::path folder = image_folder_of(spec);
+  if (folder.empty() || !holds_classes(folder / "train")) return "";
+  for (const char* name : {"val", "valid", "validation"}) {
+    if (!holds_classes(folder / name)) continue;
+    if (fs::is_directory(folder / "test")) {
+      return fmt::format("{}: the images in {}/ are not read; those for validation are taken out of train/", folder.string(),
+                         name);
+    }
+    return fmt::format("{0}: the images in {1}/ are not read; a part of train/ is for tests, since there is no {0}/test",
+                       folder.string(), name);
+  }
+  return "";
+}
 
 DataSplits load(const std::string& spec, const LoadOptions& options) {
   if (spec.empty()) fail(ErrorKind::usage, "no data set is named: expected 'synth', a folder, or KIND:FOLDER");

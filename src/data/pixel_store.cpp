@@ -19,6 +19,7 @@
 #include "core/file.h"
 #include "core/progress.h"
 #include "core/random.h"
+#include "data/bad_images.h"
 
 namespace bitloom::data {
 namespace {
@@ -89,6 +90,7 @@ void make_room(const fs::path& folder, const fs::path& kept, std::uint64_t room)
 }  // namespace
 
 void for_all_images(std::size_t images, const std::function<void(std::size_t i)>& f) {
+  BadImages bad;
   std::mutex mutex;
   std::exception_ptr error;
   std::atomic<std::size_t> first_error = images;
@@ -96,7 +98,7 @@ void for_all_images(std::size_t images, const std::function<void(std::size_t i)>
   for (std::size_t i = 0; i < images; ++i) {
     if (i > first_error) continue;
     try {
-      f(i);
+      bad.attempt(i, [&] { f(i); });
     } catch (...) {
       const std::scoped_lock lock(mutex);
       if (i < first_error) {
@@ -106,6 +108,7 @@ void for_all_images(std::size_t images, const std::function<void(std::size_t i)>
     }
   }
   if (error) std::rethrow_exception(error);
+  bad.check(images);
 }
 
 PixelStore::PixelStore(fs::path path, int descriptor, const Hash128& key, std::size_t images, std::size_t image_bytes)

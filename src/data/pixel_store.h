@@ -20,7 +20,7 @@ namespace bitloom::data {
 // Puts image i, as bytes, into `out`. Called by several threads at once, for each i at most once.
 using DecodeImage = std::function<void(std::size_t i, std::span<std::uint8_t> out)>;
 
-// Calls f(i) for all i < images, on all threads. Throws what it threw for the first of them.
+// Calls f(i) for all i < images, on all threads. Throws Error(data) for all that f threw (bad_images.h), others at once.
 void for_all_images(std::size_t images, const std::function<void(std::size_t i)>& f);
 
 // May be read by several threads at once.
@@ -29,7 +29,7 @@ class PixelStore {
   // Opens FOLDER/KEY.pixels, or makes it: the processes of a host wait for the one that fills it, and what it did is there for
   // the next one if it is killed. Other files of pixels in the folder, the longest unused first, are removed until they and
   // this one take at most `limit` bytes; the file itself may exceed it. Throws Error(io) if the device has no room for it, or
-  // fails, and what `decode` throws, of the first image where it does.
+  // fails, and what for_all_images() throws where `decode` does.
   static std::shared_ptr<const PixelStore> open(const std::filesystem::path& folder, std::uint64_t limit, const Hash128& key,
                                                 std::size_t images, std::size_t image_bytes, const DecodeImage& decode);
   PixelStore(const PixelStore&) = delete;

@@ -80,4 +80,7 @@ struct LoadOptions {
 // kind or an impossible option, a data error for a set without training images unless `test_alone`.
 DataSplits load(const std::string& spec, const LoadOptions& options = {});
 
+// For the user: that load() passes over images that lie beside those it reads, as in ImageNet's val/ beside train/. "": none.
+std::string note_on_unread(const std::string& spec);
+
 }  // namespace bitloom::data

@@ -386,6 +386,19 @@ TEST_CASE("a folder of images gives its classes and files in the order of their 
   CHECK(splits.test.labels == std::vector<std::uint16_t>{1, 1});
   CHECK(splits.test.class_names == splits.train.class_names);
 
+  // They were passed over without a word.
+  const std::string here = folder.path().string();
+  CHECK(note_on_unread(here).empty());
+  fs::create_directories(folder / "val" / "b");
+  write_png(red.pixels, red.shape, folder / "val" / "b" / "1.png");
+  CHECK(note_on_unread(here) == here + ": the images in val/ are not read; those for validation are taken out of train/");
+  fs::rename(folder / "test", folder / "tests");
+  CHECK(note_on_unread("folder:" + here)
+            .ends_with("the images in val/ are not read; a part of train/ is for tests, since there is no " +
+                       (folder / "test").string()));
+  CHECK(note_on_unread("synth").empty());
+  fs::rename(folder / "tests", folder / "test");
+
   fs::create_directories(folder / "test" / "c");
   CHECK(message_of(ErrorKind::data, [&] { load("folder:" + folder.path().string()); }) ==
         (folder / "test").string() + ": class 'c' is not one of the 2 expected classes");

@@ -82,10 +82,26 @@ TEST_CASE("a store that was not finished is continued", "[pixel_store]") {
       draw(i, out);
     });
   });
-  CHECK(message == "picture 20 is broken");
-  const std::size_t again = open_counted(folder.path());
-  CHECK(again > 0);
-  CHECK(again <= image_count - 20);
+  CHECK(message == fmt::format("2 of {} images cannot be used:\n  picture 20 is broken\n  picture 30 is broken", image_count));
+  CHECK(open_counted(folder.path()) == 2);
+}
+
+// Each broken picture of a set ended a start of its own.
+TEST_CASE("images that cannot be used are told together, other errors at once", "[pixel_store]") {
+  const auto refused = [](std::size_t from, std::size_t to) {
+    return message_of(ErrorKind::data, [&] {
+      for_all_images(1000, [&](std::size_t i) {
+        if (i >= from && i < to) fail(ErrorKind::data, "picture {}", i);
+      });
+    });
+  };
+  CHECK(refused(7, 8) == "picture 7");
+  const std::string many = refused(100, 150);
+  CHECK(many.starts_with("50 of 1000 images cannot be used:\n  picture 100\n  picture 101\n"));
+  CHECK(many.ends_with("\n  picture 119\n  and 30 more"));
+  CHECK(message_of(ErrorKind::io, [] {
+          for_all_images(1000, [](std::size_t i) { fail(i == 500 ? ErrorKind::io : ErrorKind::data, "picture {}", i); });
+        }) == "picture 500");
 }
 
 TEST_CASE("damage to a stored image is found, and the file named", "[pixel_store]") {

@@ -10,6 +10,7 @@
 #include "core/field.h"
 #include "core/file.h"
 #include "core/random.h"
+#include "data/bad_images.h"
 #include "data/pairs/read_pairs.h"
 
 namespace bitloom::data {
@@ -39,16 +40,20 @@ std::map<std::string, ImageFacts> read_facts(const fs::path& folder, const std::
   std::vector<std::pair<const std::string, ImageFacts>*> images;
   for (auto& each : facts) images.push_back(&each);
   constexpr std::size_t piece = 4096;
+  BadImages bad;
   for (std::size_t first = 0; first < images.size(); first += piece) {
     const std::size_t count = std::min(piece, images.size() - first);
     for_all_images(count, [&](std::size_t i) {
-      auto& [name, fact] = *images[first + i];
-      const fs::path path = folder / name;
-      const FileMapping file(path);
-      fact = {image_shape(file.bytes(), path.string()), hash_bytes(file.bytes())};
+      bad.attempt(first + i, [&] {
+        auto& [name, fact] = *images[first + i];
+        const fs::path path = folder / name;
+        const FileMapping file(path);
+        fact = {image_shape(file.bytes(), path.string()), hash_bytes(file.bytes())};
+      });
     });
     if (progress != nullptr) progress->update(fmt::format("{} of {} images", first + count, images.size()));
   }
+  bad.check(images.size());
   return facts;
 }
 

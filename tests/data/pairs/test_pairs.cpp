@@ -156,6 +156,13 @@ TEST_CASE("broken sets of pairs are refused with file and line", "[pairs]") {
   CHECK(has(message(good), "a.png: broken PNG: "));
   write_file(folder / "a.png", "");
   CHECK(has(message(good), "a.png: neither a PNG nor a JPEG file"));
+  // All of them in one message.
+  write_noise(folder / "b.png", 4, 4, 2);
+  write_file(folder / "c.jpg", "no picture");
+  const std::string several = message(good + pair_line("b.png", "a caption") + pair_line("c.jpg", "a caption"));
+  CHECK(several.starts_with("2 of 3 images cannot be used:\n  "));
+  CHECK(has(several, "a.png: neither a PNG nor a JPEG file\n  "));
+  CHECK(several.ends_with("c.jpg: neither a PNG nor a JPEG file"));
 }
 
 TEST_CASE("a set of pairs holds no images", "[pairs]") {
