@@ -166,11 +166,11 @@ std::string results(const std::vector<Compared>& runs) {
 }
 
 std::string overlaid(const std::vector<Compared>& runs, Series Compared::*curve, const char* title, const std::string& x,
-                     const char* y) {
+                     const Axis& y) {
   LineChart chart;
   chart.title = title;
   chart.x.title = x;
-  chart.y.title = y;
+  chart.y = y;
   chart.width = half_width;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Series series = runs[i].*curve;
@@ -184,10 +184,11 @@ std::string overlaid(const std::vector<Compared>& runs, Series Compared::*curve,
 std::string curves(const std::vector<Compared>& runs) {
   const std::string& unit = runs.front().progress_unit;
   const bool alike = std::all_of(runs.begin(), runs.end(), [&](const Compared& run) { return run.progress_unit == unit; });
-  std::string charts = overlaid(runs, &Compared::accuracy_by_time, "Validation accuracy by time", "time (min)", "%");
-  if (alike) charts += overlaid(runs, &Compared::accuracy_by_progress, "Validation accuracy by progress", unit, "%");
-  charts += overlaid(runs, &Compared::loss_by_time, "Loss by time", "time (min)", "nats");
-  if (alike) charts += overlaid(runs, &Compared::loss_by_progress, "Loss by progress", unit, "nats");
+  const Axis percent_axis{"%", false, true};
+  std::string charts = overlaid(runs, &Compared::accuracy_by_time, "Validation accuracy by time", "time (min)", percent_axis);
+  if (alike) charts += overlaid(runs, &Compared::accuracy_by_progress, "Validation accuracy by progress", unit, percent_axis);
+  charts += overlaid(runs, &Compared::loss_by_time, "Loss by time", "time (min)", {"nats"});
+  if (alike) charts += overlaid(runs, &Compared::loss_by_progress, "Loss by progress", unit, {"nats"});
   if (charts.empty()) return "";
   return section(
       "curves", "Training",

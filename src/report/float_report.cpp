@@ -70,7 +70,7 @@ std::string cnn_curves(const FloatLines& lines) {
   const std::string loss = loss_chart(lines, !has_accuracy);
   // A convolutional net's layers share tensors of the stash, which counts each of them twice: it is not shown.
   const std::string rest =
-      chart(lines, "Validation accuracy", {"%"}, {accuracy}, false) + engine_curves(lines, "images/s", 1, false);
+      chart(lines, "Validation accuracy", {"%", false, true}, {accuracy}, false) + engine_curves(lines, "images/s", 1, false);
   return section(
       "curves", "Training",
       "The training loss is that of augmented images, under label smoothing if there is any; the validation loss and "

@@ -119,7 +119,7 @@ void put_curves(Picture& picture, const RunLog& log, const Curves& curves, doubl
   put(picture, x, top - 16, curves.title, ink, 15, true);
   if (range_y.empty()) return put(picture, x, top + 20, "nothing recorded", muted);
   const Scale scale_x = make_scale(range_x, false, 5, Fit::tight),
-              scale_y = make_scale(range_y, curves.logarithmic, 4, Fit::round);
+              scale_y = make_scale(range_y, curves.logarithmic, 4, Fit::round, curves.scale == 100 ? percentages : everything);
   const double left = x + 44, bottom = top + height - 36;
   const auto at = [&](const Point& point) {
     return Point{left + scale_x.at(point.x) * (x + width - left), bottom - scale_y.at(point.y) * (bottom - top)};

@@ -17,6 +17,7 @@ inline constexpr double chart_font = 12;         // in viewBox units, like all s
 struct Axis {
   std::string title;  // with its unit: "time (min)"
   bool logarithmic = false;
+  bool percent = false;  // of a whole: the axis ends at 0 and 100
 };
 
 struct Series {

@@ -217,7 +217,7 @@ std::string to_svg(const LineChart& chart) {
 
   Frame frame;
   frame.x = make_scale(range_x, chart.x.logarithmic, static_cast<int>(chart.width / 110), Fit::tight);
-  frame.y = make_scale(range_y, chart.y.logarithmic, 6, Fit::round);
+  frame.y = make_scale(range_y, chart.y.logarithmic, 6, Fit::round, chart.y.percent ? percentages : everything);
   // At least as wide as "0.25", so that most charts above one another share their time axis.
   frame.left = 34 + std::max(widest_label(frame.y), text_width("0.25", chart_font));
   frame.right = chart.width - 14;

@@ -18,13 +18,15 @@ double nice_step(double span, int ticks) {
   return power * (digit <= 1.5 ? 1 : digit <= 3.5 ? 2 : digit <= 7.5 ? 5 : 10);
 }
 
-Scale linear_scale(Range range, int ticks, Fit fit) {
+Scale linear_scale(Range range, int ticks, Fit fit, Range possible) {
   if (range.empty()) range = {0, 1};
   // Also when the values differ by less than the ticks could resolve.
   const double magnitude = std::max(std::abs(range.low), std::abs(range.high));
   if (!(range.high - range.low > 1e-9 * magnitude)) {
     const double margin = magnitude > 0 ? 0.1 * magnitude : 1;
-    range = {range.low - margin, range.high + margin};
+    const Range wide{range.low - margin, range.high + margin};
+    // Values beyond what is possible are shown all the same.
+    range = {std::max(wide.low, std::min(possible.low, range.low)), std::min(wide.high, std::max(possible.high, range.high))};
   }
   Scale scale;
   const double step = nice_step(range.high - range.low, ticks);
@@ -81,8 +83,8 @@ void Range::add(double value, bool logarithmic) {
   high = std::max(high, value);
 }
 
-Scale make_scale(Range range, bool logarithmic, int ticks, Fit fit) {
-  return logarithmic ? log_scale(range, ticks) : linear_scale(range, ticks, fit);
+Scale make_scale(Range range, bool logarithmic, int ticks, Fit fit, Range possible) {
+  return logarithmic ? log_scale(range, ticks) : linear_scale(range, ticks, fit, possible);
 }
 
 std::string tick_label(double value, double step) {

@@ -34,11 +34,15 @@ struct Range {
   void add(double value, bool logarithmic = false);
 };
 
+inline constexpr Range everything{-std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+inline constexpr Range percentages{0, 100};
+
 enum class Fit { tight, round };  // the range itself, or widened to the nearest ticks
 
 // A scale over `range` with about `ticks` ticks at 1, 2 or 5 times a power of ten (logarithmic: powers of ten, with 2 and 5
-// between them where there are few). A range of one value is widened around it; an empty one becomes 0..1 (1..10).
-Scale make_scale(Range range, bool logarithmic, int ticks, Fit fit);
+// between them where there are few). A range of one value is widened around it, but for the values that are not `possible`; an
+// empty one becomes 0..1 (1..10).
+Scale make_scale(Range range, bool logarithmic, int ticks, Fit fit, Range possible = everything);
 
 // "0", "0.25", "15", "1,500", "20k", "3M", "1e-6": a value on an axis whose ticks are `step` apart.
 std::string tick_label(double value, double step);

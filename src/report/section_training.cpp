@@ -181,7 +181,7 @@ std::string learning_curves(const RunLog& log) {
     LineChart plot;
     plot.title = title;
     plot.x.title = unit.title;
-    plot.y.title = y;
+    plot.y = {y, false, scale == 100};
     plot.bands = stage_bands(log, unit);
     plot.series = layer_curves(log, solid, scale, false, unit);
     if (faint != nullptr) {
@@ -204,7 +204,7 @@ std::string weight_activity(const RunLog& log) {
   if (log.epochs.empty()) return "";
   const TimeUnit unit = time_unit(log);
   const auto plot = [&](const char* title, const char* y, bool logarithmic, Field field, double scale) {
-    return half_chart(log, unit, title, {y, logarithmic}, layer_curves(log, field, scale, false, unit));
+    return half_chart(log, unit, title, {y, logarithmic, scale == 100}, layer_curves(log, field, scale, false, unit));
   };
   // Runs that learn from the exact loss change of every flip know it.
   const bool exact = std::ranges::any_of(log.epochs, [](const EpochEvent& epoch) {

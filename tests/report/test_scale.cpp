@@ -49,6 +49,20 @@ TEST_CASE("scales of every range have ticks within them and finite positions") {
   }
 }
 
+// The accuracy of a run that got all images right stood on an axis up to 110%.
+TEST_CASE("an axis of one percentage ends at 0 and 100") {
+  const auto ends = [](double value) {
+    const Scale scale = make_scale({value, value}, false, 6, Fit::round, percentages);
+    return std::pair(scale.low, scale.high);
+  };
+  CHECK(ends(100) == std::pair(90.0, 100.0));
+  CHECK(ends(95).second == 100);
+  CHECK(ends(0) == std::pair(0.0, 1.0));
+  CHECK(ends(50) == std::pair(44.0, 56.0));
+  CHECK(ends(120).second > 120 - 1e-9);
+  CHECK(make_scale({98.5, 100}, false, 6, Fit::round, percentages).high == 100);
+}
+
 TEST_CASE("logarithmic ticks are at powers of ten") {
   CHECK(labels(make_scale({3, 20000}, true, 6, Fit::round)) ==
         std::vector<std::string>{"1", "10", "100", "1,000", "10k", "100k"});
