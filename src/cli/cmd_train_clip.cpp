@@ -46,7 +46,7 @@ constexpr TrainedModel::Traits clip_traits{.kind = models::clip_kind,
                                            .loss_unit = "nats",
                                            .savers = "a smaller --micro-batch or a smaller net",
                                            .next =
-                                               "bitloom eval {0}\n  bitloom report {0}\n  bitloom sample DALLE-RUN --prompt "
+                                               "bitloom eval {0}{1}\n  bitloom report {0}\n  bitloom sample DALLE-RUN --prompt "
                                                "TEXT --count 32 --rerank clip --clip {0} --out grid.png",
                                            .option_of = &clip_option};
 
@@ -110,6 +110,7 @@ class TrainedClip final : public TrainedModel {
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
   void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
+  bool holds_back() const override { return data_.validation.size() != 0; }
   void summarise(const train::RunResult& result) override;
 
  private:

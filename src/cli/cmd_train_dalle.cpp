@@ -52,7 +52,7 @@ constexpr TrainedModel::Traits dalle_traits{
     .speed = "of them per second",
     .loss_unit = "nats, an eighth the text's",
     .savers = "a smaller --micro-batch, --activation-bits, --recompute block, --shard, or a smaller net",
-    .next = "bitloom sample {0} --prompt TEXT --count 16 --out grid.png\n  bitloom eval {0}\n  bitloom report {0}",
+    .next = "bitloom sample {0} --prompt TEXT --count 16 --out grid.png\n  bitloom eval {0}{1}\n  bitloom report {0}",
     .option_of = &dalle_option};
 
 class TrainedDalle final : public TrainedModel {
@@ -112,6 +112,7 @@ class TrainedDalle final : public TrainedModel {
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
   void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
+  bool holds_back() const override { return pairs_.has_validation(); }
   void summarise(const train::RunResult& result) override;
 
  private:

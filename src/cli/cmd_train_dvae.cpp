@@ -32,17 +32,17 @@ std::string dvae_option(const std::string& field) {
   return option_of_float_field(field, named);
 }
 
-constexpr TrainedModel::Traits dvae_traits{
-    .kind = models::dvae_kind,
-    .examples = "images",
-    .targets = "images",
-    .speed = "images/s",
-    .loss_unit = "nats per number of an image",
-    .savers = "a smaller --micro-batch, or a smaller net",
-    .next =
-        "bitloom eval {0}\n  bitloom reconstruct {0} --out grid.png\n  bitloom encode {0} --out tokens\n  bitloom report {0}",
-    .option_of = &dvae_option,
-    .evaluations = 10};
+constexpr TrainedModel::Traits dvae_traits{.kind = models::dvae_kind,
+                                           .examples = "images",
+                                           .targets = "images",
+                                           .speed = "images/s",
+                                           .loss_unit = "nats per number of an image",
+                                           .savers = "a smaller --micro-batch, or a smaller net",
+                                           .next =
+                                               "bitloom eval {0}{1}\n  bitloom reconstruct {0}{1} --out grid.png\n"
+                                               "  bitloom encode {0} --out tokens\n  bitloom report {0}",
+                                           .option_of = &dvae_option,
+                                           .evaluations = 10};
 
 class TrainedDvae final : public TrainedModel {
  public:
@@ -98,6 +98,7 @@ class TrainedDvae final : public TrainedModel {
   void describe(train::RunOptions& run) override;
   void announce(double peak) override;
   void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) override;
+  bool holds_back() const override { return data_.validation.size() != 0; }
   void summarise(const train::RunResult& /*result*/) override {
     if (evaluated_) print_evaluation(session().terminal, "validation", *evaluated_);
   }

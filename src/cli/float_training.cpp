@@ -149,7 +149,8 @@ void FloatTraining::summarise(const train::RunResult& result) {
   if (result.training_loss) terminal.print("  {:<22}{:.4f} {}", "training loss", *result.training_loss, traits.loss_unit);
   model_.summarise(result);
   print_model_and_memory(terminal, folder, model_.engine_, result);
-  terminal.print("next:\n  {}", fmt::format(fmt::runtime(traits.next), shell_word(folder)));
+  const char* const part = model_.holds_back() ? "" : " --split all";
+  terminal.print("next:\n  {}", fmt::format(fmt::runtime(traits.next), shell_word(folder), part));
 }
 
 }  // namespace bitloom::cli

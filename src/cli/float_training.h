@@ -42,7 +42,7 @@ class TrainedModel {
     const char* speed;                             // unit of targets per second: "tokens/s"
     const char* loss_unit;                         // "nats per token"
     const char* savers;                            // what takes less memory
-    const char* next;                              // commands for what was trained; {0} is the run's folder
+    const char* next;                              // commands for it; {0}: the run's folder, {1}: see holds_back()
     std::string (*option_of)(const std::string&);  // the option that sets a field of the identity
     std::uint64_t evaluations = 20;                // of a run, unless --evaluate-every says otherwise
   };
@@ -77,6 +77,8 @@ class TrainedModel {
   virtual void announce(double peak) = 0;
   // progress outlives the run.
   virtual void add_hooks(train::RunOptions& run, train::RunHooks& hooks, ProgressSink& progress) = 0;
+  // Whether examples are held back, which some commands for it look at by themselves; others get --split all.
+  virtual bool holds_back() const { return true; }
   // Lets rank 0 alone sum up what was trained.
   virtual void sum_up(const std::function<void()>& summary);
   // On rank 0 alone: lines of the summary on the model's quality.

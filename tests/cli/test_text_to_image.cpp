@@ -119,6 +119,20 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
   CHECK(splits.size() > 1);
 }
 
+// The first of them said that no pair was left.
+TEST_CASE("commands that are proposed after a training without held-out pairs work", "[dalle][clip][dvae]") {
+  const CodedScenes place;
+  const Args blind = {"--validation", "0", "--evaluate-every", "0", "--steps", "2"};
+  const Args train_dvae = {"train", "dvae", "--data", "scenes", "--net", "tiny", "--batch", "12", "--out", "blind-dvae"};
+  for (const Args& args : {dalle("blind-dalle", blind), clip("blind-clip", blind), with(train_dvae, blind)}) {
+    const std::string said = place.run(args);
+    const std::string& name = *(std::ranges::find(args, "--out") + 1);
+    CHECK(has(said, "bitloom eval " + name + " --split all\n"));
+    place.run({"eval", name, "--split", "all"});
+  }
+  place.run({"reconstruct", "blind-dvae", "--split", "all", "--out", "grid.png"});
+}
+
 TEST_CASE("stopped trainings of text to image go on to the same bits, and several processes come to the same", "[dalle][mpi]") {
   const CodedScenes place;
   for (const bool is_clip : {false, true}) {
