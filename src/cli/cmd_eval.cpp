@@ -11,6 +11,7 @@
 #include "cli/system.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "data/readers.h"
 #include "layerwise/model.h"
 #include "models/cnn/model_file.h"
 #include "models/gpt/model_file.h"
@@ -102,7 +103,9 @@ void add_data_of_run(Options& options, EvalSettings& settings) {
   for (std::string line; std::getline(ini, line);) {
     const std::string_view name = trim(std::string_view(line).substr(0, line.find('=')));
     const std::string folder(trim(std::string_view(line).substr(line.find('=') + 1)));
-    if (name == "data" && std::filesystem::is_directory(folder)) {
+    if (name != "data") continue;
+    if (options.source("data") == Options::Source::none) require_there(run, folder, "data");
+    if (std::filesystem::is_directory(folder)) {
       options.read_ini(line, (run / options_file).string(), Options::Source::run);
     }
   }
@@ -129,6 +132,7 @@ void choose_images(Session& session, Options& options, EvalSettings& settings) {
     if (settings.data.spec.empty()) {
       fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", settings.model.front());
     }
+    if (options.source("data") == Options::Source::run) require_there(run, settings.data.spec, "data");
   });
   session.terminal.note(note_on_part(options, settings));
 }
@@ -137,6 +141,7 @@ void choose_images(Session& session, Options& options, EvalSettings& settings) {
 data::DataSplits read_images(Session& session, const EvalSettings& settings, const std::vector<std::string>& class_names) {
   data::DataSplits splits = session.comm.together(
       [&] { return settings.split == "test" ? load_test_data(settings.data, class_names) : load_data(settings.data); });
+  session.terminal.note(data::note_on_unread(settings.data.spec));
   if (splits.train.size() == 0) {
     session.terminal.note(
         fmt::format("{} has no training images; what is measured are its {} test images. Classes that it does "

@@ -228,6 +228,7 @@ models::LoadedDvae open_dvae_of(nn::Engine& engine, const std::string& given, co
     for (const auto& [name, value] : options_of_run(run)) {
       if (name == "dvae") dvae = value;
     }
+    require_there(run, dvae, "dvae");
   }
   if (dvae.empty()) {
     fail(ErrorKind::usage,

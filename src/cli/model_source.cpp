@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <vector>
@@ -292,14 +293,38 @@ data::DataSplits data_of_run(const fs::path& run) {
   data.declare(options);
   options.read_ini(data_options_of_run(run), (run / options_file).string(), Options::Source::run);
   options.finish();
+  require_there(run, data.spec, "");
   return load_data(data);
 }
 
+namespace {
+
+// How many characters stand before the path in "KIND:FOLDER"; none: it is the built-in set.
+std::optional<std::size_t> path_place(const std::string& spec) {
+  const std::size_t end = spec.find_first_of(":/");
+  if (spec.substr(0, end) == "synth" && (end == std::string::npos || spec[end] == ':')) return std::nullopt;
+  const bool has_kind = end != std::string::npos && spec[end] == ':' && !fs::exists(spec);
+  return has_kind ? end + 1 : 0;
+}
+
+}  // namespace
+
+void require_there(const fs::path& run, const std::string& spec, const std::string& option) {
+  const std::optional<std::size_t> place = path_place(spec);
+  if (!place || spec.empty() || fs::exists(spec.substr(*place))) return;
+  const std::string path = spec.substr(*place);
+  if (option.empty()) {
+    fail(ErrorKind::data, "{}: there is no such file or folder, which the run {} names; expected it, or a link to it", path,
+         run.string());
+  }
+  fail(ErrorKind::data,
+       "--{0}: {1}: there is no such file or folder, which the run {2} names; expected --{0} with its place now", option, path,
+       run.string());
+}
+
 std::string absolute_spec(const std::string& spec) {
-  const std::size_t colon = spec.find(':');
-  if (spec.substr(0, colon) == "synth") return spec;
-  if (fs::exists(spec) || colon == std::string::npos) return kept_path(spec);
-  return spec.substr(0, colon + 1) + kept_path(spec.substr(colon + 1));
+  const std::optional<std::size_t> place = path_place(spec);
+  return place ? spec.substr(0, *place) + kept_path(spec.substr(*place)) : spec;
 }
 
 }  // namespace bitloom::cli

@@ -35,7 +35,7 @@ void PairOptions::declare(Options& options) {
                 "Seed of the choice of images that are held back");
 }
 
-void read_pair_options(Options& options, PairOptions& pairs, const std::string& model_or_run) {
+void read_pair_options(Options& options, PairOptions& pairs, const std::string& model_or_run, const std::string& option) {
   const std::filesystem::path run = find_run(model_or_run);
   if (!run.empty()) {
     std::string kept;
@@ -48,6 +48,7 @@ void read_pair_options(Options& options, PairOptions& pairs, const std::string& 
   if (pairs.spec.empty()) {
     fail(ErrorKind::usage, "--data: missing; {} belongs to no run that could say it", model_or_run);
   }
+  if (options.source("data") == Options::Source::run) require_there(run, pairs.spec, option);
 }
 
 data::PairSplits load_pairs(const PairOptions& options, Terminal& terminal) {

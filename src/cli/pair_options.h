@@ -23,7 +23,8 @@ struct PairOptions {
 
 // The options of a run that PairOptions declares, as far as they were not given, then finish(). Throws Error(usage) without
 // --data.
-void read_pair_options(Options& options, PairOptions& pairs, const std::string& model_or_run);
+void read_pair_options(Options& options, PairOptions& pairs, const std::string& model_or_run,
+                       const std::string& option = "data");
 
 // Reads what the options say. Throws Error(data), and Error(usage) for a split that leaves nothing.
 data::PairSplits load_pairs(const PairOptions& options, Terminal& terminal);

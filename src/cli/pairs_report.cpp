@@ -122,7 +122,7 @@ std::optional<data::Pairs> held_out(report::ReportInput& input, const fs::path& 
   PairOptions pairs;
   Options options("", "");
   pairs.declare(options);
-  read_pair_options(options, pairs, run.string());
+  read_pair_options(options, pairs, run.string(), "");
   data::PairSplits splits = load_pairs(pairs, terminal);
   if (splits.validation.size() != 0) return std::move(splits.validation);
   input.missing.push_back("what the model makes of held-out images: the run holds none back (--validation).");

@@ -60,6 +60,19 @@ TEST_CASE("evaluations of a GPT that has no validation text are refused", "[gpt]
   CHECK_FALSE(std::filesystem::exists(place / "run"));
 }
 
+TEST_CASE("a run whose folder of tokens is not there any more says so", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  place.run({"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "tokens"});
+  place.run(with(quick_gpt("run", 2), {"--data", "tokens"}));
+  place.run({"eval", "run"});
+  std::filesystem::rename(place / "tokens", place / "moved");
+  place.refuses({"eval", "run"}, 3,
+                "--data: " + (place / "tokens").string() +
+                    ": there is no such file or folder, which the run run names; expected --data with its place now");
+  place.run({"eval", "run", "--data", "moved"});
+}
+
 // Other programs, and later commands, were told the other name, which they did not know.
 TEST_CASE("an activation has its usual name in a GPT's model, whatever it was called", "[gpt]") {
   const Workplace place;

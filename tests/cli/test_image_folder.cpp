@@ -78,7 +78,15 @@ TEST_CASE("pictures of 184 pixels train a net, to the same bits in memory and fr
   const Outcome info = run_program(folder.path(), {"data", "info", "pictures", "--image-size", "184"});
   CHECK(info.code == 0);
   CHECK(has(info.out, "folder: 184 x 184 pixels, 3 colours, 3 classes"));
-  const Outcome too_large = run_program(folder.path(), {"data", "info", "pictures", "--image-size", "513"});
+  fs::rename(folder / "pictures", folder / "moved");
+  const Outcome moved = run_program(folder.path(), {"eval", "stored"});
+  CHECK(moved.code == 3);
+  CHECK(has(moved.err, "/pictures: there is no such file or folder, which the run stored names; expected --data with its"));
+  CHECK(run_program(folder.path(), {"eval", "stored", "--data", "moved"}).code == 0);
+  fs::create_directories(folder / "moved/val");
+  fs::rename(folder / "moved/test/class0", folder / "moved/val/class0");
+  CHECK(has(run_program(folder.path(), {"data", "info", "moved"}).err, "moved: the images in val/ are not read"));
+  const Outcome too_large = run_program(folder.path(), {"data", "info", "moved", "--image-size", "513"});
   CHECK(too_large.code == 2);
 }
 

@@ -119,7 +119,7 @@ TEST_CASE("images are drawn for a caption, ranked, and completed", "[dalle]") {
   CHECK(splits.size() > 1);
 }
 
-// The first of them said that no pair was left.
+// They said that there were no pairs.
 TEST_CASE("commands that are proposed after a training without held-out pairs work", "[dalle][clip][dvae]") {
   const CodedScenes place;
   const Args blind = {"--validation", "0", "--evaluate-every", "0", "--steps", "2"};
@@ -131,6 +131,22 @@ TEST_CASE("commands that are proposed after a training without held-out pairs wo
     place.run({"eval", name, "--split", "all"});
   }
   place.run({"reconstruct", "blind-dvae", "--split", "all", "--out", "grid.png"});
+}
+
+TEST_CASE("what a run names and is not there any more is told with the run and the option", "[dalle]") {
+  const CodedScenes place;
+  place.run(dalle("run", {"--steps", "2"}));
+  const Args draw = {"sample", "run", "--prompt", "a small blue ring", "--out", "grid.png"};
+  fs::rename(place / "codes", place / "moved");
+  const std::string of_codes = (place / "codes").string() +
+                               ": there is no such file or folder, which the run run names; expected --dvae with its place now";
+  place.refuses(draw, 3, "--dvae: " + of_codes);
+  place.refuses({"eval", "run"}, 3, "--dvae: " + of_codes);
+  place.run(with(draw, {"--dvae", "moved"}));
+  fs::rename(place / "scenes", place / "away");
+  place.refuses({"eval", "run", "--dvae", "moved"}, 3,
+                "--data: " + (place / "scenes").string() + ": there is no such file or folder, which the run run names");
+  place.run({"eval", "run", "--dvae", "moved", "--data", "away"});
 }
 
 TEST_CASE("stopped trainings of text to image go on to the same bits, and several processes come to the same", "[dalle][mpi]") {
