@@ -104,6 +104,7 @@ int data_text(Session& session, std::span<const std::string> args) {
   if (tokenizer_spec.empty()) fail(ErrorKind::usage, "--tokenizer: missing; expected {}", tokenizer_spec_help);
   session.on_root([&] {
     require_new_folder(out, force, "a folder");
+    check_split_seed(options, "seed", input, share);
     const auto tokenizer = data::load_tokenizer(tokenizer_spec);
     const fs::path folder = out;
     make_folder(folder, [&] {

@@ -113,6 +113,8 @@ PlannedNet compute(Session& session, const Options& options, PlanSettings& setti
   plan::check(settings.cluster);
   plan::VirtualOptions virtual_options;
   virtual_options.net = settings.train.make_net();
+  settings.train.run.net = virtual_options.net;
+  settings.train.refuse_overruled(options);
   // Messages do not depend on what heads learn.
   for (layerwise::StageSpec& stage : virtual_options.net.stages) stage.options.erase("teacher_share");
   virtual_options.train = train;

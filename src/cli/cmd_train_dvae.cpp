@@ -256,6 +256,9 @@ int train_dvae(Session& session, std::span<const std::string> args) {
   const NeededOption needed[] = {{"--data", settings.data.spec, "a folder of images with captions"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
+  if (!settings.resume && settings.kl_weight == 0 && options.asks_for_other("kl-steps", "kl-weight")) {
+    fail(ErrorKind::usage, "--kl-steps: {} has no effect; it needs another --kl-weight than 0", settings.kl_steps);
+  }
   settings.data.spec = kept_path(settings.data.spec);
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });
   settings.check_evaluation(options, data.validation.size() != 0);

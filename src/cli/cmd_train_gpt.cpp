@@ -16,6 +16,7 @@
 #include "cli/model_source.h"
 #include "cli/notice.h"
 #include "cli/run_folder.h"
+#include "cli/text_options.h"
 #include "cli/text_source.h"
 #include "cli/transformer_training.h"
 #include "core/error.h"
@@ -90,6 +91,11 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
       fail(ErrorKind::usage, "--{}: '{}'; {} is a folder of tokens, in which that is settled; expected it with a file of text",
            option, options.raw(option), settings.data);
     }
+  }
+  settings.deep.check_init(options, settings);
+  if (!settings.resume && fs::is_regular_file(settings.data)) {
+    const data::TextInput input{{settings.data}, settings.documents, settings.field};
+    session.comm.together([&] { check_split_seed(options, "split-seed", input, parse_share(settings.validation)); });
   }
   settings.data = kept_path(settings.data);
   if (options.is_asked_for("tokenizer")) settings.tokenizer = kept_tokenizer(settings.tokenizer);

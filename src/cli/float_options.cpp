@@ -136,6 +136,13 @@ void DeepNetSettings::declare(Options& options) {
                  "Magnitude beyond which the loss of training clips logits, so that they pass no gradient; 0 disables it");
 }
 
+void DeepNetSettings::check_init(const Options& options, const FloatSettings& settings) const {
+  if (settings.resume || settings.init.empty() || !options.asks_for_other("feed-forward-init", "init")) return;
+  fail(ErrorKind::usage,
+       "--feed-forward-init: {} has no effect with --init, whose model has the weights; expected one of the two",
+       feed_forward_init);
+}
+
 nlohmann::json DeepNetSettings::identity() const {
   nlohmann::json json = nlohmann::json::object();
   if (small_feed_forward()) json["feed_forward_init"] = feed_forward_init;

@@ -66,6 +66,8 @@ struct DeepNetSettings {
   std::string feed_forward_init = "usual";
   double logit_clip = 0;
   void declare(Options& options);
+  // Throws Error(usage) where a new run draws no weights, since it begins with those of --init.
+  void check_init(const Options& options, const FloatSettings& settings) const;
   bool small_feed_forward() const { return feed_forward_init == "layers"; }
   // Those that are not as they are by default.
   nlohmann::json identity() const;

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/text/prepare.h"
 
 namespace bitloom::cli {
 
@@ -55,6 +56,16 @@ double parse_share(const std::string& text) {
          "--validation: '{}' is no share; expected TRAINING:VALIDATION such as 29:1, or a fraction such as 0.05", text);
   }
   return share;
+}
+
+void check_split_seed(const Options& options, const char* seed, const data::TextInput& input, double share) {
+  if (!options.asks_for_other(seed, "validation") || data::is_drawn(input, share)) return;
+  if (share == 0)
+    fail(ErrorKind::usage, "--{}: {} has no effect; it needs another --validation than 0", seed, options.raw(seed));
+  fail(ErrorKind::usage,
+       "--{}: {} has no effect: the share of --validation is less than one document, and is the end of the text; expected a "
+       "larger share, or more documents (--documents)",
+       seed, options.raw(seed));
 }
 
 }  // namespace bitloom::cli

@@ -32,6 +32,10 @@ inline constexpr const char* default_validation = "29:1";
 inline constexpr const char* validation_help =
     "Share held back for validation: TRAINING:VALIDATION or a fraction of the documents; of a single document, of its end";
 
+// Throws a usage error where the option `seed`, of the choice of documents for validation, is asked for and none are chosen.
+// Reads the text then.
+void check_split_seed(const Options& options, const char* seed, const data::TextInput& input, double share);
+
 // Files that `bitloom data text` leaves in a folder.
 inline constexpr const char* train_tokens_file = "train.tokens";
 inline constexpr const char* validation_tokens_file = "validation.tokens";

@@ -342,8 +342,46 @@ std::size_t TrainSettings::chosen_workers() const {
   return workers != 0 ? workers : std::min(default_workers, run.train.batch);
 }
 
+// Refuses options on what no stage trains, of any of the nets that a search looks at.
+void TrainSettings::refuse_idle(const Options& options) const {
+  std::vector<layerwise::NetSpec> nets;
+  for (layerwise::Variant& variant : layerwise::make_variants(run.net, search())) nets.push_back(std::move(variant.net));
+  if (nets.empty()) nets.push_back(run.net);
+
+  if (freeze_weights) {
+    for (const char* name :
+         {"learning-rate", "second-moment-decay", "momentum", "flip-share", "flip-rate", "flips-per-update"}) {
+      if (!options.asks_for_other(name, "freeze-weights")) continue;
+      fail(ErrorKind::usage, "--{}: {} has no effect with --freeze-weights, by which no weight learns; expected one of the two",
+           name, options.raw(name));
+    }
+  }
+  const auto teacher_decides = [&](const layerwise::NetSpec& net) {
+    return std::ranges::all_of(net.stages, [&](const layerwise::StageSpec& stage) {
+      return layerwise::for_stage(run.train, stage).teacher_share >= 1;
+    });
+  };
+  if (!teacher.empty() && options.asks_for_other("label-smoothing", "teacher-share") &&
+      std::ranges::all_of(nets, teacher_decides)) {
+    fail(ErrorKind::usage,
+         "--label-smoothing: {} has no effect, since labels have no share in heads' targets; expected a "
+         "--teacher-share below 1",
+         options.raw("label-smoothing"));
+  }
+  const auto has_trits = [](const layerwise::NetSpec& net) {
+    return std::ranges::any_of(net.layers, [](const layerwise::LayerSpec& layer) { return layer.ternary; });
+  };
+  if (options.asks_for_other("dead-zone", "net") && std::ranges::none_of(nets, has_trits)) {
+    fail(ErrorKind::usage,
+         "--dead-zone: {} has no effect, since no layer of net '{}' is ternary; expected --set "
+         "{}.weights=ternary",
+         options.raw("dead-zone"), run.net.name, run.net.layers.front().name);
+  }
+}
+
 void TrainSettings::refuse_overruled(const Options& options) const {
   if (resume) return;
+  refuse_idle(options);
   const std::vector<layerwise::StageSpec>& stages = run.net.stages;
   layerwise::TrainOptions given = run.train;
   for (const layerwise::RealOption& real : layerwise::real_options()) {

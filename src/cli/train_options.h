@@ -67,6 +67,7 @@ struct TrainSettings {
   std::vector<layerwise::SearchAxis> search() const;
 
  private:
+  void refuse_idle(const Options& options) const;
   bool counts_per_rank(const Options& options) const;  // whether --batch-per-rank counts
   std::size_t chosen_workers() const;                  // of sparse messages
 };

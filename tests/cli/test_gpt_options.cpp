@@ -60,6 +60,31 @@ TEST_CASE("evaluations of a GPT that has no validation text are refused", "[gpt]
   CHECK_FALSE(std::filesystem::exists(place / "run"));
 }
 
+TEST_CASE("the weights that a GPT begins with are drawn or another model's", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  place.run(quick_gpt("first", 2));
+  const Args init = with(quick_gpt("second", 2), {"--init", "first"});
+  place.refuses(with(init, {"--feed-forward-init", "layers"}), 2,
+                "--feed-forward-init: layers has no effect with --init, whose model has the weights; expected one of the two");
+  place.run(with(init, {"--feed-forward-init", "usual"}));
+}
+
+TEST_CASE("the seed of a split of text is refused where no documents are drawn", "[gpt]") {
+  const Workplace place;
+  write_text(place / "text.txt");
+  place.refuses(with(quick_gpt("run", 2), {"--split-seed", "5"}), 2,
+                "--split-seed: 5 has no effect: the share of --validation is less than one document");
+  place.refuses({"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "a", "--seed", "5"}, 2,
+                "--seed: 5 has no effect: the share of --validation is less than one document");
+  place.refuses(
+      {"data", "text", "--input", "text.txt", "--tokenizer", "bytes", "--out", "a", "--seed", "5", "--validation", "0"}, 2,
+      "--seed: 5 has no effect; it needs another --validation than 0");
+  write_file(place / "lines.txt", "one\n\ntwo\n\nthree\n");
+  place.run({"data", "text", "--input", "lines.txt", "--tokenizer", "bytes", "--out", "a", "--seed", "5", "--validation", "0.5",
+             "--documents", "blank-lines"});
+}
+
 TEST_CASE("a run whose folder of tokens is not there any more says so", "[gpt]") {
   const Workplace place;
   write_text(place / "text.txt");

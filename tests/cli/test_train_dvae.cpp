@@ -176,6 +176,8 @@ TEST_CASE("what a training of a discrete VAE cannot use is refused, and why", "[
   CHECK(has(refused(with(quick("a"), {"--batch", "64"}), 2), "--batch: 64; expected at most"));
   CHECK(has(refused(with(quick("a"), {"--last-rate", "1"}), 2), "--last-rate: 1"));
   CHECK(has(refused(with(quick("a"), {"--validation", "0"}), 2), "--evaluate-every: 4 has no effect without validation data"));
+  CHECK(has(refused(with(quick("a"), {"--kl-weight", "0", "--kl-steps", "2"}), 2),
+            "--kl-steps: 2 has no effect; it needs another --kl-weight than 0"));
   CHECK(has(refused(with(quick("a"), {"--data", "nothing"}), 3), "nothing"));
   fs::remove(folder / "pairs/3.png");
   CHECK(has(refused(quick("a"), 3), "3.png"));

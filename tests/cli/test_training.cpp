@@ -203,6 +203,22 @@ TEST_CASE("options that the stages of a net have for themselves are refused, and
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--learning-rate", "0.006"}).code == 0);
 }
 
+TEST_CASE("options that only a part of the nets can use are taken", "[train]") {
+  const TempDir folder;
+  const auto outcome = [&](const std::string& out, const Args& more) {
+    const Outcome trained = run_program(folder.path(), with(quick_training(out), more));
+    INFO(trained.out << trained.err);
+    CHECK(trained.code == 0);
+  };
+  outcome("trits", {"--dead-zone", "0.1", "--set", "layer2.weights=ternary"});
+  outcome("search", {"--dead-zone", "0.1", "--search", "layer1.weights=binary,ternary"});
+  // Runs that began with both, as others did before, go on.
+  write_file(folder / "rate.ini", "learning-rate = 0.5\n");
+  const Args frozen = with(quick_training("frozen"), {"--freeze-weights"});
+  CHECK(run_program(folder.path(), with(frozen, {"--config", "rate.ini", "--stop-after-steps", "3"})).code == 4);
+  CHECK(run_program(folder.path(), with(frozen, {"--learning-rate", "0.5", "--resume"})).code == 0);
+}
+
 TEST_CASE("commands that are proposed and recorded are words of a shell", "[train]") {
   const TempDir folder;
   const Outcome train = run_program(folder.path(), quick_training("it's a run"));

@@ -24,6 +24,9 @@ struct Plan {
   std::uint64_t bytes = 0;
 };
 
+// Whether a share of the documents is less than one of them; 30 times 1 / 30 need not be 1.
+bool is_less_than_one(double share, std::size_t documents) { return share * static_cast<double>(documents) < 1 - 1e-9; }
+
 Plan make_plan(const TextInput& input, double share, std::uint64_t seed) {
   Plan plan;
   std::size_t documents = 0;
@@ -33,15 +36,13 @@ Plan make_plan(const TextInput& input, double share, std::uint64_t seed) {
   });
   if (documents == 0) fail(ErrorKind::data, "there is no text in '{}'", fmt::join(input.files, "', '"));
   plan.for_validation.assign(documents, false);
-  const double chosen = share * static_cast<double>(documents);
-  // 30 times 1 / 30 need not be 1.
-  if (share > 0 && chosen < 1 - 1e-9) {
+  if (share > 0 && is_less_than_one(share, documents)) {
     plan.cut = static_cast<std::uint64_t>(static_cast<double>(plan.bytes) * (1 - share));
   } else {
     std::vector<std::size_t> order(documents);
     std::iota(order.begin(), order.end(), std::size_t{0});
     shuffle(order.data(), order.size(), Random(seed, Stream::text_split));
-    const auto count = static_cast<std::size_t>(std::llround(chosen));
+    const auto count = static_cast<std::size_t>(std::llround(share * static_cast<double>(documents)));
     for (std::size_t i = 0; i < count; ++i) plan.for_validation[order[i]] = true;
   }
   return plan;
@@ -147,6 +148,12 @@ class Preparing {
 };
 
 }  // namespace
+
+bool is_drawn(const TextInput& input, double validation_share) {
+  std::size_t documents = 0;
+  for_each_document(input, [&](const Document&) { ++documents; });
+  return !is_less_than_one(validation_share, documents);
+}
 
 void prepare_text(const TextInput& input, const Tokenizer& tokenizer, double validation_share, std::uint64_t seed,
                   TokenSink& train, TokenSink& validation, ProgressSink* progress) {

@@ -14,6 +14,9 @@ struct TokenSplits {
   TokenFile::Content train, validation;
 };
 
+// Whether prepare_text() draws the documents for validation by its seed: from the share of one document on. It reads the text.
+bool is_drawn(const TextInput& input, double validation_share);
+
 // Tokenizes all documents, in order, several at once, and gives them to the sinks; some megabytes of text are in memory at a
 // time. The share of them that `seed` draws is for validation, rounded, 1 at least. Where the share is less than one document
 // it is the end of the text instead, from the first line that begins in that share of its bytes: the document that is cut ends

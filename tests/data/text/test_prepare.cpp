@@ -71,6 +71,15 @@ std::vector<std::string> texts(const TokenFile::Content& content, const Tokenize
 
 }  // namespace
 
+TEST_CASE("documents for validation are drawn where the share is one of them at least", "[prepare]") {
+  const TempDir folder;
+  CHECK_FALSE(is_drawn(file_with(folder, "one"), 0.5));
+  const TextInput two = file_with(folder, "one\n\ntwo\n", "blank-lines");
+  CHECK_FALSE(is_drawn(two, 0.4));
+  CHECK(is_drawn(two, 0.5));
+  CHECK_FALSE(is_drawn(two, 0));
+}
+
 TEST_CASE("one of thirty documents is for validation", "[prepare]") {
   const TempDir folder;
   std::string text;
