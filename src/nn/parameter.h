@@ -23,6 +23,9 @@ struct Parameter {
   std::size_t begin = 0;  // first element of that which this process has, where others have the rest
   // A matrix is stored as (outputs, inputs), not (inputs, outputs).
   bool transposed = false;
+  // Equal blocks of columns that are matrices of their own, of a matrix (inputs, outputs): what makes queries, keys and values
+  // has three.
+  std::size_t column_blocks = 1;
   bool decays = true;
   bool reads_values = true;  // ops read it as values, of type V; false: vectors, which stay of type P
   double rate = 1;           // factor on the learning rate; its weight decay is as strong as that of others

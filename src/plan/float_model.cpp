@@ -34,6 +34,7 @@ void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, d
   const std::uint64_t hidden = s.tokens * s.width;
   add_norm(layer, s.width);
   layer.parameters.push_back(split_matrix(s.width, 3 * s.attention));
+  layer.parameters.back().column_blocks = 3;
   layer.parameters.push_back(split_vector(3 * s.attention));
   layer.parameters.push_back(split_matrix(s.attention, s.width));
   layer.parameters.push_back(whole_vector(s.width));  // added once, after the sum

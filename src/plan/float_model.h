@@ -27,8 +27,9 @@ struct Elements {
 struct FloatParameter {
   Elements elements;
   bool is_matrix = false;
-  std::uint64_t rows = 0;    // of a matrix
-  bool is_in_block = false;  // of a layer that is_block
+  std::uint64_t rows = 0;           // of a matrix
+  bool is_in_block = false;         // of a layer that is_block
+  std::uint64_t column_blocks = 1;  // as nn::Parameter has them
 
   bool is_block_matrix() const { return is_matrix && is_in_block; }
 };

@@ -163,7 +163,8 @@ double FloatTimes::muon_seconds(std::size_t stage) const {
   for (std::size_t chunk = 0; chunk < layout_.shape.chunks; ++chunk) {
     for (const ParameterBlock& block : layout_.blocks_of(layout_.shape.part(stage, chunk))) {
       for (const FloatParameter& each : block.parameters) {
-        if (each.is_block_matrix()) operations += train::orthogonalise_operations(each.rows, each.elements.of(1) / each.rows);
+        if (!each.is_block_matrix()) continue;
+        operations += train::orthogonalise_operations(each.rows, each.elements.of(1) / each.rows, each.column_blocks);
       }
     }
   }

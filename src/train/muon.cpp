@@ -17,7 +17,7 @@
 namespace bitloom::train {
 namespace {
 
-constexpr int newton_schulz_steps = 5;
+constexpr std::size_t newton_schulz_steps = 5;
 // y = a x + b x^3 + c x^5, of each singular value x.
 constexpr double newton_schulz_a = 3.4445, newton_schulz_b = -4.7750, newton_schulz_c = 2.0315;
 constexpr double adamw_size = 0.2;  // root mean square of AdamW's steps per learning rate
@@ -82,9 +82,11 @@ class Muon final : public UpdateRule {
     nn::scale_add(engine_, step.scale, parameter.gradient, momentum_, momentum);
     nn::scale_add(engine_, step.scale, parameter.gradient, 0, update);
     nn::scale_add(engine_, momentum_, momentum, 1, update);
-    const double size = adamw_size * std::sqrt(static_cast<double>(std::max(parameter.shape[0], parameter.shape[1])));
+    const std::size_t blocks = parameter.column_blocks;
+    const std::size_t longer = std::max(parameter.shape[0], parameter.shape[1] / blocks);
+    const double size = adamw_size * std::sqrt(static_cast<double>(longer));
     const double shrink = parameter.decays ? step.rate * decay_ : 0;
-    nn::scale_add(engine_, -step.rate * size, orthogonalised(engine_, update), 1 - shrink, parameter.value);
+    nn::scale_add(engine_, -step.rate * size, orthogonalised(engine_, std::move(update), blocks), 1 - shrink, parameter.value);
   }
 
   nn::Engine& engine_;
@@ -110,7 +112,7 @@ nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x) {
   // The norm bounds the largest singular value.
   const double norm = std::sqrt(nn::sum_of_squares(engine, std::span(&x, 1)));
   nn::scale_add(engine, norm > 0 ? 1 / norm : 0, x, 0, out);
-  for (int step = 0; step < newton_schulz_steps; ++step) {
+  for (std::size_t step = 0; step < newton_schulz_steps; ++step) {
     // A = X X^T and X = a X + (b A + c A^2) X; or X^T X, from the right.
     nn::matmul(engine, out, out, square, {.transpose_a = is_tall, .transpose_b = !is_tall});
     nn::scale_add(engine, newton_schulz_b, square, 0, polynomial);
@@ -122,19 +124,46 @@ nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x) {
   return out;
 }
 
-double orthogonalise_operations(std::size_t rows, std::size_t columns) {
-  const auto side = static_cast<double>(std::min(rows, columns));
-  const auto length = static_cast<double>(std::max(rows, columns));
-  return newton_schulz_steps * (4 * side * side * length + 2 * side * side * side);
+nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x, std::size_t blocks) {
+  if (blocks == 1) return orthogonalised(engine, std::move(x));
+  const nn::Shape whole = x.shape();
+  const std::size_t rows = whole[0];
+  const nn::Shape pieces = {blocks * rows, whole[1] / blocks};
+  // Row r of x is pieces r blocks + b; those of a block, one below the other, are b rows + r.
+  std::vector<std::int32_t> apart(blocks * rows), together(blocks * rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t b = 0; b < blocks; ++b) {
+      apart[b * rows + r] = static_cast<std::int32_t>(r * blocks + b);
+      together[r * blocks + b] = static_cast<std::int32_t>(b * rows + r);
+    }
+  }
+  const auto copied = [&](const nn::Tensor& from, std::span<const std::int32_t> order) {
+    nn::Tensor to = engine.empty(pieces, from.dtype(), nn::Use::workspace);
+    nn::gather(engine, from.reshaped(pieces), engine.from(order, {order.size()}, nn::Use::workspace), to);
+    return to;
+  };
+  x = copied(x, apart);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    nn::Tensor block = x.slice(b * rows, (b + 1) * rows);
+    nn::scale_add(engine, 1, orthogonalised(engine, block), 0, block);
+  }
+  return copied(x, together).reshaped(whole);
+}
+
+double orthogonalise_operations(std::size_t rows, std::size_t columns, std::size_t blocks) {
+  const auto side = static_cast<double>(std::min(rows, columns / blocks));
+  const auto length = static_cast<double>(std::max(rows, columns / blocks));
+  return static_cast<double>(blocks * newton_schulz_steps) * (4 * side * side * length + 2 * side * side * side);
 }
 
 bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters) {
-  std::vector<nn::Shape> shapes;
+  std::vector<std::pair<nn::Shape, std::size_t>> tried;
   Hasher hasher;
   for (const nn::Parameter* parameter : parameters) {
     const nn::Shape& shape = parameter->shape;
-    if (!parameter->is_block_matrix() || std::ranges::find(shapes, shape) != shapes.end()) continue;
-    shapes.push_back(shape);
+    const std::size_t blocks = parameter->column_blocks;
+    if (!parameter->is_block_matrix() || std::ranges::find(tried, std::pair(shape, blocks)) != tried.end()) continue;
+    tried.emplace_back(shape, blocks);
     const DType type = parameter->gradient.dtype();
     std::vector<float> values(shape.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(mix64(i) >> 40U) * 0x1p-23F - 1;
@@ -142,7 +171,7 @@ bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Para
     engine.write(from, std::as_bytes(std::span(values)));
     nn::Tensor x = engine.empty(shape, type, nn::Use::workspace);
     nn::scale_add(engine, 1, from, 0, x);
-    const nn::Tensor made = orthogonalised(engine, x);
+    const nn::Tensor made = orthogonalised(engine, std::move(x), blocks);
     std::vector<std::byte> bytes(made.bytes());
     engine.read(made, type, bytes);
     hasher.update(std::span<const std::byte>(bytes));

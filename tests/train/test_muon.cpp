@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <vector>
 
 #include "core/random.h"
+#include "nn/layers/tokens.h"
 #include "nn/ops.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
@@ -91,6 +93,22 @@ std::vector<double> values_orthogonalised(nn::Engine& engine, const Matrix& matr
   return doubles_of(engine, train::orthogonalised(engine, tensor_of(engine, matrix, type)));
 }
 
+// Block b of equal blocks of columns.
+Matrix columns_of(const Matrix& matrix, std::size_t b, std::size_t blocks) {
+  Matrix block{matrix.rows, matrix.columns / blocks};
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    for (std::size_t c = 0; c < block.columns; ++c) block.at(r, c) = matrix.at(r, b * block.columns + c);
+  }
+  return block;
+}
+
+// Its way back into `all`, which has rows of `columns`.
+void put_columns(const std::vector<double>& block, std::size_t b, std::size_t blocks, std::vector<double>& all,
+                 std::size_t columns) {
+  const std::size_t length = columns / blocks;
+  for (std::size_t i = 0; i < block.size(); ++i) all[i / length * columns + b * length + i % length] = block[i];
+}
+
 OptimizerOptions muon() {
   OptimizerOptions options;
   options.rule = "muon";
@@ -164,12 +182,57 @@ TEST_CASE("singular values are pushed towards 1, singular vectors stay", "[train
   }
 }
 
+TEST_CASE("blocks of columns are made orthogonal each by itself", "[train]") {
+  // Queries, keys and values, whose gradients differ much in size.
+  const std::size_t blocks = 3;
+  for (const std::size_t rows : {1U, 5U, 9U}) {
+    Matrix x{rows, blocks * 5};
+    std::vector<double> expected(x.values.size());
+    nn::Engine exact(nn::Device{}, "ref");
+    for (std::size_t b = 0; b < blocks; ++b) {
+      Matrix block = noise(rows, 5, b);
+      for (double& value : block.values) value *= std::pow(100, static_cast<double>(b));
+      put_columns(block.values, b, blocks, x.values, x.columns);
+      put_columns(values_orthogonalised(exact, block, DType::f64), b, blocks, expected, x.columns);
+    }
+    const auto found = [&](nn::Engine& engine, DType type) {
+      const nn::Tensor made = train::orthogonalised(engine, tensor_of(engine, x, type), blocks);
+      CHECK(made.shape() == nn::Shape{rows, x.columns});
+      return doubles_of(engine, made);
+    };
+    CHECK(compare(found(exact, DType::f64), expected, 1e-13) == "");
+    for (const std::string& backend : test::tested_backends()) {
+      INFO(backend << " " << rows);
+      nn::Engine engine(test::device_of(backend), backend);
+      CHECK(compare(found(engine, DType::f32), expected, 1e-4) == "");
+    }
+  }
+}
+
+TEST_CASE("weights of queries, keys and values are three matrices to Muon", "[train]") {
+  nn::SelfAttentionOptions options;
+  options.heads = 2;
+  nn::SelfAttention attention("attention", 8, std::make_shared<const nn::AttentionMask>(nn::AttentionMask::causal(4, 4)),
+                              options);
+  std::vector<nn::Parameter*> all;
+  attention.add_parameters(all);
+  for (const nn::Parameter* parameter : all) {
+    INFO(parameter->name);
+    CHECK(parameter->column_blocks == (parameter->name == "attention.qkv.weight" ? 3 : 1));
+  }
+}
+
 TEST_CASE("steps of Muon equal its equations written out, and those of all else AdamW's", "[train]") {
   const Matrix shape = GENERATE(Matrix{4, 6}, Matrix{6, 4});
   const bool decays = GENERATE(true, false);
+  const std::size_t blocks = GENERATE(1U, 2U);
   BlockParameters parameters(shape);
   BlockParameters others(shape);
-  for (BlockParameters* each : {&parameters, &others}) each->owned[1].decays = decays;
+  for (BlockParameters* each : {&parameters, &others}) {
+    each->owned[1].decays = decays;
+    each->owned[1].column_blocks = blocks;
+  }
+  const double longer = blocks == 1 || shape.rows == 6 ? 6 : 4;  // side of a block
   Optimizer optimizer(parameters.engine, parameters.all, muon());
   OptimizerOptions adamw = muon();
   adamw.rule = "adamw";
@@ -187,9 +250,13 @@ TEST_CASE("steps of Muon equal its equations written out, and those of all else 
       momentum[i] = 0.9 * momentum[i] + 0.5 * gradient[i];
       update.values[i] = 0.5 * gradient[i] + 0.9 * momentum[i];
     }
-    const std::vector<double> direction = values_orthogonalised(others.engine, update, DType::f64);
+    std::vector<double> direction(value.size());
+    for (std::size_t b = 0; b < blocks; ++b) {
+      const Matrix block = columns_of(update, b, blocks);
+      put_columns(values_orthogonalised(others.engine, block, DType::f64), b, blocks, direction, shape.columns);
+    }
     for (std::size_t i = 0; i < value.size(); ++i) {
-      value[i] -= rate * (0.2 * std::sqrt(6.0) * direction[i] + (decays ? 0.05 * value[i] : 0));
+      value[i] -= rate * (0.2 * std::sqrt(longer) * direction[i] + (decays ? 0.05 * value[i] : 0));
     }
     INFO("step " << step);
     CHECK(compare(parameters.values(1), value, 1e-11) == "");

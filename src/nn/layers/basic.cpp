@@ -45,6 +45,7 @@ Linear::Linear(const std::string& name, std::size_t inputs, std::size_t outputs,
   weight_.name = name + ".weight";
   weight_.shape = options.transposed ? Shape{outputs, inputs} : Shape{inputs, outputs};
   weight_.transposed = options.transposed;
+  if (!options.transposed && options.division != Division::inputs) weight_.column_blocks = options.blocks;
   weight_.deviation = options.deviation;
   weight_.overwrites = true;
   if (options.bias) bias_ = vector_parameter(name + ".bias", outputs, 0);
