@@ -1,9 +1,9 @@
 """What scripts/repro-shakespeare runs: GPTs of Bitloom and of PyTorch on the same tokens with the same budget.
 
 shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--warmup N] [--seeds N]
-[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--muon 1000,250] [--threads N] [--out FOLDER]:
-prints a table of validation losses in nats per token, a sample, and a line of JSON. --muon: rows of trainings by Muon, each of one of these
-numbers of steps, at four times the rate, as the program has it."""
+[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--muon 1000,250] [--muon-rate R] [--threads N]
+[--out FOLDER]: prints a table of validation losses in nats per token, a sample, and a line of JSON. --muon: rows of trainings by Muon, each
+of one of these numbers of steps, at --muon-rate or, as the program has it, four times the rate; with --torch also by torch.optim.Muon."""
 
 import argparse
 import json
@@ -38,19 +38,37 @@ def read_tokens(path):
     return torch.from_numpy(tokens.astype(numpy.int64))
 
 
+def default_warmup(steps):
+    """That of `train gpt`, in steps."""
+    return min(3000, steps // 20)
+
+
 def warmup_of(options):
-    """Steps; without --warmup as many as `train gpt` takes by itself."""
-    return min(3000, options.steps // 20) if options.warmup is None else options.warmup
+    return default_warmup(options.steps) if options.warmup is None else options.warmup
 
 
-def rate_at(step, options):
+def rate_at(step, steps, peak, warmup):
     """Bitloom's schedule (src/optim/schedule.h): linear warm-up, then half a cosine to a tenth of the peak."""
-    warmup = warmup_of(options)
     if step < warmup:
-        return options.rate * (step + 1) / (warmup + 1)
-    floor = 0.1 * options.rate
-    progress = min(1.0, (step - warmup) / (options.steps - warmup))
-    return floor + (options.rate - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+        return peak * (step + 1) / (warmup + 1)
+    floor = 0.1 * peak
+    progress = min(1.0, (step - warmup) / (steps - warmup))
+    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def torch_optimizers(torch, pairs, muon):
+    """With Bitloom's momentum and weight decay. muon: matrices of blocks move by PyTorch's own Muon, all else by AdamW, as in Bitloom."""
+
+    def adamw(chosen):
+        groups = [{"params": [p for p, _ in chosen if p.ndim == axes], "weight_decay": decay} for axes, decay in ((2, 0.01), (1, 0.0))]
+        return torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)
+
+    if not muon:
+        return [adamw(pairs)]
+    matrices = [(p, name) for p, name in pairs if p.ndim == 2 and name.startswith("blocks.")]
+    others = [(p, name) for p, name in pairs if p.ndim != 2 or not name.startswith("blocks.")]
+    # Nesterov's momentum and five steps of Newton and Schulz are its defaults.
+    return [torch.optim.Muon([p for p, _ in matrices], weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"), adamw(others)]
 
 
 def initialise(torch, pairs, layers):
@@ -98,12 +116,17 @@ def evaluate(torch, module, tokens, context):
     return total / count
 
 
-def torch_worker(options, level, seed):
-    """Trains, and prints a line of JSON."""
+def torch_worker(options, level, seed, muon_steps):
+    """Trains, by Muon if there are steps of it, and prints a line of JSON."""
+    muon = muon_steps > 0
+    steps = muon_steps if muon else options.steps
+    warmup = default_warmup(steps) if muon else warmup_of(options)
     sys.path.insert(0, str(ROOT / "bench"))
     import gpt_peers
     import torch
 
+    if muon and not hasattr(torch.optim, "Muon"):
+        sys.exit(f"PyTorch {torch.__version__} has no Muon; expected 2.9 or later in build/venv")
     torch.set_num_threads(options.threads)
     torch.manual_seed(seed)
     layers, heads, width = options.net
@@ -111,25 +134,24 @@ def torch_worker(options, level, seed):
     sizes = (layers, heads, width, vocabulary, options.batch, options.context)
     module, pairs = gpt_peers.make_net(torch, sizes, 0.0)
     initialise(torch, pairs, layers)
-    groups = [
-        {"params": [p for p, _ in pairs if p.ndim == 2], "weight_decay": 0.01},
-        {"params": [p for p, _ in pairs if p.ndim == 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8)
+    optimizers = torch_optimizers(torch, pairs, muon)
+    rate = options.muon_rate if muon else options.rate
     folder = options.out / level
     source = chunks(torch, read_tokens(folder / "train.tokens"), options.context, torch.Generator().manual_seed(seed))
     start = time.perf_counter()
-    for step in range(options.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step, options)
+    for step in range(steps):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate_at(step, steps, rate, warmup)
         batch = torch.stack([next(source) for _ in range(options.batch)])
         loss = module(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
-        optimizer.zero_grad(set_to_none=True)
+        module.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         if step % 100 == 99:
-            print(f"  PyTorch, {level}, seed {seed}: step {step + 1}, loss {loss.item():.4f}", file=sys.stderr)
+            print(f"  PyTorch{', Muon' if muon else ''}, {level}, seed {seed}: step {step + 1}, loss {loss.item():.4f}", file=sys.stderr)
     seconds = time.perf_counter() - start
     loss = evaluate(torch, module, read_tokens(folder / "validation.tokens"), options.context)
     print(json.dumps({"loss": loss, "seconds": seconds}))
@@ -180,14 +202,14 @@ def train_bitloom(options, level, seed, bits, quantiser="few-bit"):
 
 
 def train_muon(options, level, seed, steps):
-    arguments = ["--optimizer", "muon", "--learning-rate", str(4 * options.rate)]
+    arguments = ["--optimizer", "muon", "--learning-rate", str(options.muon_rate)]
     return train(options, level, seed, f"muon-{level}-{steps}-{seed}", steps, arguments)
 
 
-def train_torch(options, level, seed):
-    file = options.out / f"torch-{level}-{seed}.json"
+def train_torch(options, level, seed, muon_steps=0):
+    file = options.out / (f"torch-muon-{level}-{muon_steps}-{seed}.json" if muon_steps else f"torch-{level}-{seed}.json")
     if not file.exists():
-        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--worker", f"{level},{seed}"], check=True,
+        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--worker", f"{level},{seed},{muon_steps}"], check=True,
                               stdout=subprocess.PIPE, text=True)
         file.write_text(done.stdout.splitlines()[-1])
     return json.loads(file.read_text())
@@ -217,12 +239,14 @@ def parse():
     parser.add_argument("--muon", default="")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/shakespeare")
     parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--muon-rate", type=float)
     parser.add_argument("--warmup", type=int)
     for name, default in (("context", 128), ("steps", 1000), ("batch", 16), ("seeds", 3), ("vocabulary", 1024),
                           ("threads", len(os.sched_getaffinity(0)))):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.muon_rate = options.muon_rate or 4 * options.rate
     options.net = tuple(int(part) for part in options.net.split(","))
     return options
 
@@ -230,12 +254,14 @@ def parse():
 def main():
     options = parse()
     if options.worker:
-        level, seed = options.worker.split(",")
-        torch_worker(options, level, int(seed))
+        level, seed, muon_steps = options.worker.split(",")
+        torch_worker(options, level, int(seed), int(muon_steps))
         return
     options.out.mkdir(parents=True, exist_ok=True)
     names = ("net", "context", "steps", "batch", "rate", "vocabulary")
     settings = {name: getattr(options, name) for name in names} | {"warmup": warmup_of(options), "data": str(options.data.resolve())}
+    if options.muon_rate != 4 * options.rate:
+        settings["muon_rate"] = options.muon_rate
     earlier_runs.require_same_settings(options.out, settings)
     seeds = range(1, options.seeds + 1)
     levels = options.levels.split(",")
@@ -258,6 +284,9 @@ def main():
         for steps in map(int, filter(None, options.muon.split(","))):
             runs = [train_muon(options, level, seed, steps) for seed in seeds]
             rows.append(show(f"{level}: Bitloom, Muon, {steps} steps", runs, rows[0]))
+            if options.torch:
+                runs = [train_torch(options, level, seed, steps) for seed in seeds]
+                rows.append(show(f"{level}: PyTorch, Muon, {steps} steps", runs, rows[0]))
         result["levels"][level] = rows
     run = options.out / f"bitloom-{levels[0]}-all-1"
     print("\na sample:", flush=True)
