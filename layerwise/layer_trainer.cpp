@@ -70,6 +70,7 @@ LayerTrainer::LayerTrainer(BinaryLayer& layer, const LayerOptions& options, std:
     row_scale_.assign(layer.ties().rows(), 0);
     column_scale_.assign(layer.patch_bits(), 0);
   }
+  if (options.muon_momentum != 0) muon_.emplace(layer, options.muon_momentum);
   new_sign_.assign(o * layer.patch_words(), 0);
   new_nonzero_.assign(layer.spec().ternary ? new_sign_.size() : 0, 0);
   low_ = Buffer<std::int32_t>(layer.padded_channels());
@@ -266,7 +267,7 @@ double LayerTrainer::mean_window() const {
   return sum / static_cast<double>(window_.size());
 }
 
-std::size_t LayerTrainer::state_bits_per_weight() const { return rule_.state_bits; }
+std::size_t LayerTrainer::state_bits_per_weight() const { return rule_.state_bits + (muon_ ? Muon::state_bits : 0); }
 
 void LayerTrainer::save(TensorFile& file) const {
   const std::string prefix = layer_.spec().name + ".train.";
@@ -286,6 +287,8 @@ void LayerTrainer::save(TensorFile& file) const {
     file.put(prefix + "row_moment", {row_moment_.size()}, row_moment_);
     file.put(prefix + "column_moment", {layer_.patch_bits()}, column_moment_);
   }
+  if (muon_)
+    file.put(prefix + "momentum", {layer_.ties().rows(), muon_->columns()}, std::span<const std::int16_t>(muon_->state()));
 }
 
 void LayerTrainer::load(const TensorFile& file) {
@@ -311,6 +314,11 @@ void LayerTrainer::load(const TensorFile& file) {
   if (!row_moment_.empty()) {
     copy("row_moment", {row_moment_.size()}, row_moment_);
     copy("column_moment", {layer_.patch_bits()}, column_moment_);
+  }
+  if (muon_) {
+    const auto momentum =
+        file.get(prefix + "momentum", DType::i16, {layer_.ties().rows(), muon_->columns()}).as<std::int16_t>();
+    std::ranges::copy(momentum, muon_->state().begin());
   }
   for (std::size_t i = 0; i < o; ++i) offset_[i] = {offsets[3 * i], offsets[3 * i + 1], offsets[3 * i + 2]};
   unit_ = unit[0];

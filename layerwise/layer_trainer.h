@@ -12,6 +12,7 @@
 
 #include "core/safetensors.h"
 #include "layerwise/layer.h"
+#include "layerwise/muon.h"
 #include "layerwise/rules.h"
 #include "mpi/sparse.h"
 
@@ -38,6 +39,9 @@ struct LayerOptions {
   // Decay of the mean squares of gradients by row and by column, whose roots divide the gradients (factored second moments, the
   // Adafactor of Shazeer and Stern 2018); 0: one root mean square, of the whole layer and of this step alone.
   double second_moment_decay = 0;
+  // Decay of the momentum that is made orthogonal before it moves accumulators (muon.h), instead of second moments; 0:
+  // gradients move them.
+  double muon_momentum = 0;
   bool exact = false;          // the exact loss change of every flip instead of the windowed first-order signal
   bool learn_weights = true;   // false: weights stay as drawn; thresholds and heads learn (the control)
   std::size_t flip_limit = 0;  // most flips in an update, the surest of those that a rule wants, the others later; 0: all
@@ -167,6 +171,7 @@ class LayerTrainer {
   // With options_.second_moment_decay: mean squares of the gradients of a row (of weights) and a column (B), in units of the
   // layer's mean square, at which they begin.
   std::vector<double> row_moment_, column_moment_;
+  std::optional<Muon> muon_;  // with options_.muon_momentum
 
   std::vector<float> density_of_bit_;  // (B): share of set bits of an output pixel's patch, from density_ and inside_
 

@@ -160,6 +160,17 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
   }
   if (factored) move_second_moments(static_cast<double>(inverse));
   const auto rows = static_cast<std::ptrdiff_t>(ties.rows());
+  if (muon_) {
+#pragma omp parallel for schedule(static)
+    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+      thread_local std::vector<float> gradient;
+      gradient.resize(bits);
+      const auto o = static_cast<std::size_t>(i);
+      gradient_of(sums, o, centred_rms.has_value(), gradient.data());
+      muon_->take(o, gradient, inverse);
+    }
+    muon_->orthogonalise();
+  }
 #pragma omp parallel
   {
     thread_local std::vector<float> gradient;
@@ -167,10 +178,14 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
 #pragma omp for schedule(static)
     for (std::ptrdiff_t i = 0; i < rows; ++i) {
       const auto o = static_cast<std::size_t>(i);
-      gradient_of(sums, o, centred_rms.has_value(), gradient.data());
-      const float scale = factored ? row_scale_[o] : inverse;
-      for (float& g : gradient) g *= scale;
-      for (std::size_t k = 0; k < bits && factored; ++k) gradient[k] *= column_scale_[k];
+      if (muon_) {
+        muon_->give(o, gradient);
+      } else {
+        gradient_of(sums, o, centred_rms.has_value(), gradient.data());
+        const float scale = factored ? row_scale_[o] : inverse;
+        for (float& g : gradient) g *= scale;
+        for (std::size_t k = 0; k < bits && factored; ++k) gradient[k] *= column_scale_[k];
+      }
       std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
       std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + o * layer_.patch_words();
       rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),

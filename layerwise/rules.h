@@ -19,7 +19,7 @@ struct RuleOptions {
 };
 
 // One row of weights as a rule sees it. gradient[k] is dLoss/dweight in units of the layer's root mean square, or of that of
-// its row and column (LayerOptions::second_moment_decay).
+// its row and column (LayerOptions::second_moment_decay), or made orthogonal (LayerOptions::muon_momentum).
 struct RuleRow {
   std::int16_t* state;         // (n)
   const float* gradient;       // (n)

@@ -136,6 +136,14 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
                  "expected 0",
                  options.layer.second_moment_decay);
     }
+    if (options.layer.muon_momentum != 0 && options.layer.rule.name != "accumulate") {
+      fail_field(ErrorKind::usage, "muon_momentum", "{:g} with `rule` {}; expected 0, or `rule` accumulate",
+                 options.layer.muon_momentum, options.layer.rule.name);
+    }
+    if (options.layer.muon_momentum != 0 && options.layer.second_moment_decay != 0) {
+      fail_field(ErrorKind::usage, "muon_momentum", "{:g} with `second_moment_decay` {:g}; expected one of them to be 0",
+                 options.layer.muon_momentum, options.layer.second_moment_decay);
+    }
     check_ties(layer, options);
     if (options.layer.flip_limit != 0 && (options.layer.rule.name != "accumulate" || layer.spec().ternary)) {
       fail_field(ErrorKind::usage, "flip_limit",

@@ -35,6 +35,8 @@ const auto options_table = std::to_array<RealOption>({
      "Learning rate of weights: step of the accumulator, whose range is -1 to 1, per root mean square of gradient"},
     {weights, "second_moment_decay", [](TrainOptions& o) -> double& { return o.layer.second_moment_decay; }, 0, 0.99999, false,
      "Decay per step of mean squares by row and column that divide the gradient of weights (Adafactor); 0: one of all"},
+    {weights, "muon_momentum", [](TrainOptions& o) -> double& { return o.layer.muon_momentum; }, 0, 0.99999, false,
+     "Decay per step of the momentum whose orthogonal factor moves weights in the gradient's place (Muon); 0 disables it"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
      "Decay of the averaged gradient per step (for topk)"},
     {weights, "flip_share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
@@ -159,6 +161,7 @@ std::string describe(const TrainOptions& options) {
   if (options.repeat != 1) json["repeat"] = options.repeat;
   if (options.workers != 1) json["workers"] = options.workers;
   if (layer.second_moment_decay != 0) json["second_moment_decay"] = layer.second_moment_decay;
+  if (layer.muon_momentum != 0) json["muon_momentum"] = layer.muon_momentum;
   if (layer.final_active_share != 0) json["final_active_share"] = layer.final_active_share;
   if (layer.flip_limit != 0) json["flip_limit"] = layer.flip_limit;
   if (!options.sparse) return json.dump();

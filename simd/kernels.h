@@ -129,6 +129,11 @@ struct Kernels {
   // state[k] = clamp(state[k] - rate * gradient[k], -limit, limit), rounded half away from zero. limit <= 32767.
   void (*descend)(std::int16_t* state, const float* gradient, std::size_t n, float rate, float limit);
 
+  // out[k] = factor * values[k] + share * sums[k], rounded half away from zero and limited to -32768 .. 32767; out may be
+  // values.
+  void (*combine_s16)(const std::int16_t* values, const std::int32_t* sums, std::size_t n, float factor, float share,
+                      std::int16_t* out);
+
   // A step of Adam with the gradient sums[k] * factor. rate: the learning rate over the bias correction of the mean;
   // bias_correction: that of the variance, inverted; decay_factor: 1 - learning rate * weight decay.
   // value = value * decay_factor - rate * mean / (sqrt(variance * bias_correction) + 1e-8)

@@ -54,6 +54,16 @@ inline void descend(std::int16_t* state, const float* gradient, std::size_t n, f
   }
 }
 
+inline void combine_s16(const std::int16_t* values, const std::int32_t* sums, std::size_t n, float factor, float share,
+                        std::int16_t* out) {
+  for (std::size_t k = 0; k < n; ++k) {
+    const float sum = factor * static_cast<float>(values[k]) + share * static_cast<float>(sums[k]);
+    const float above = sum < -32768.0F ? -32768.0F : sum;
+    const float within = above > 32767.0F ? 32767.0F : above;
+    out[k] = static_cast<std::int16_t>(static_cast<std::int32_t>(within + (within < 0 ? -0.5F : 0.5F)));
+  }
+}
+
 inline void adam(const std::int64_t* sums, std::size_t n, float factor, float rate, float bias_correction, float decay_factor,
                  float* value, float* mean, float* variance) {
   for (std::size_t k = 0; k < n; ++k) {

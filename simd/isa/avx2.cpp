@@ -105,8 +105,8 @@ void threshold_pack(const std::int32_t* values, std::size_t pixels, std::size_t 
 
 }  // namespace
 
-const Kernels avx2_kernels = {"avx2",          conv,     conv_counts,    accumulate_rows,
-                              pool_counts,     gemm_s16, threshold_pack, prepare_rounding,
-                              centre_gradient, descend,  adam,           peak_loop};
+const Kernels avx2_kernels = {"avx2",      conv,           conv_counts,      accumulate_rows, pool_counts,
+                              gemm_s16,    threshold_pack, prepare_rounding, centre_gradient, descend,
+                              combine_s16, adam,           peak_loop};
 
 }  // namespace bitloom::simd

@@ -8,8 +8,18 @@
 
 namespace bitloom::simd {
 
-const Kernels avx512_kernels = {"avx512", conv<CsaCounter>,     conv_counts<CsaCounter>, accumulate_rows, pool_counts,
-                                gemm_s16, threshold_pack,       prepare_rounding,        centre_gradient, descend,
-                                adam,     CsaCounter::peak_loop};
+const Kernels avx512_kernels = {"avx512",
+                                conv<CsaCounter>,
+                                conv_counts<CsaCounter>,
+                                accumulate_rows,
+                                pool_counts,
+                                gemm_s16,
+                                threshold_pack,
+                                prepare_rounding,
+                                centre_gradient,
+                                descend,
+                                combine_s16,
+                                adam,
+                                CsaCounter::peak_loop};
 
 }  // namespace bitloom::simd

@@ -85,6 +85,7 @@ const Kernels avx512_vpopcntdq_kernels = {"avx512_vpopcntdq",
                                           prepare_rounding,
                                           centre_gradient,
                                           descend,
+                                          combine_s16,
                                           adam,
                                           PopcountCounter::peak_loop};
 

@@ -297,8 +297,8 @@ std::uint64_t peak_loop(std::uint64_t iterations) {
 
 }  // namespace
 
-const Kernels neon_kernels = {"neon",          conv,     conv_counts,    accumulate_rows,
-                              pool_counts,     gemm_s16, threshold_pack, prepare_rounding,
-                              centre_gradient, descend,  adam,           peak_loop};
+const Kernels neon_kernels = {"neon",      conv,           conv_counts,      accumulate_rows, pool_counts,
+                              gemm_s16,    threshold_pack, prepare_rounding, centre_gradient, descend,
+                              combine_s16, adam,           peak_loop};
 
 }  // namespace bitloom::simd

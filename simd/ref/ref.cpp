@@ -172,8 +172,8 @@ std::uint64_t peak_loop(std::uint64_t iterations) {
 
 }  // namespace
 
-const Kernels ref_kernels = {"ref",           conv,     conv_counts,    accumulate_rows,
-                             pool_counts,     gemm_s16, threshold_pack, prepare_rounding,
-                             centre_gradient, descend,  adam,           peak_loop};
+const Kernels ref_kernels = {"ref",       conv,           conv_counts,      accumulate_rows, pool_counts,
+                             gemm_s16,    threshold_pack, prepare_rounding, centre_gradient, descend,
+                             combine_s16, adam,           peak_loop};
 
 }  // namespace bitloom::simd

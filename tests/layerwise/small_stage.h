@@ -84,6 +84,10 @@ inline std::vector<StageCase> all_stage_cases() {
   moments.name = "two joint layers with second moments";
   moments.options.layer.second_moment_decay = 0.9;
   cases.push_back(moments);
+  StageCase muon = cases[2];
+  muon.name = "two joint layers by Muon";
+  muon.options.layer.muon_momentum = 0.9;
+  cases.push_back(muon);
   cases.push_back(tied_case());
   for (const char* rule : {"stochastic", "topk"}) {
     StageCase other = cases[1];

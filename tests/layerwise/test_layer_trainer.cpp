@@ -364,7 +364,8 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
       if (ternary && !rule.ternary) continue;
       INFO(rule.name << (ternary ? " ternary" : ""));
       LayerOptions options = with_rule(rule.name);
-      options.second_moment_decay = 0.9;
+      const bool muon = !ternary && std::string_view(rule.name) == "accumulate";
+      (muon ? options.muon_momentum : options.second_moment_decay) = 0.9;
       BinaryLayer one = make_layer(layer_spec(20, 3, 1, ternary), 6, 6, 70);
       BinaryLayer two = one;
       LayerTrainer trainer(one, options, 1, 2);
@@ -395,7 +396,7 @@ TEST_CASE("a trainer saved and loaded continues as if nothing had happened", "[l
       CHECK(difference(first, second) == "");
       CHECK(trainer.unit() == loaded.unit());
       CHECK(trainer.slope() == loaded.slope());
-      CHECK(trainer.state_bits_per_weight() == rule.state_bits);
+      CHECK(trainer.state_bits_per_weight() == rule.state_bits + (muon ? Muon::state_bits : 0));
     }
   }
 }

@@ -201,8 +201,9 @@ TEST_CASE("tied weights move by the sum of their gradients, whatever thresholds 
   const std::size_t rows = start.ties().rows();
   LayerOptions options;
   options.rule.learning_rate = 0.05;
-  for (const double decay : {0.0, 0.9}) {
+  for (const auto& [decay, momentum] : {std::pair(0.0, 0.0), std::pair(0.9, 0.0), std::pair(0.0, 0.9)}) {
     options.second_moment_decay = decay;
+    options.muon_momentum = momentum;
     BinaryLayer split = start;
     BinaryLayer whole = start;
     LayerTrainer of_split(split, options, 1, 2);
@@ -281,7 +282,9 @@ TEST_CASE("tied weights stay so while they learn, and thresholds go their own wa
       tied_case(),
       with(", ternary", [](StageCase& c) { c.net.insert(c.net.find(R"("width": 12)"), R"("weights": "ternary", )"); }),
       with(", second moments", [](StageCase& c) { c.options.layer.second_moment_decay = 0.9; }),
-      with(", updates in a row", [](StageCase& c) { c.options.repeat = 2; }), with(", sparse and late", [](StageCase& c) {
+      with(", Muon", [](StageCase& c) { c.options.layer.muon_momentum = 0.9; }),
+      with(", updates in a row", [](StageCase& c) { c.options.repeat = 2; }),
+      with(", sparse and late", [](StageCase& c) {
         c.options.workers = 3;
         c.options.sparse = true;
         c.options.exchange.threshold = 1.5;

@@ -60,6 +60,7 @@ TEST_CASE("whatever the result depends on is in the description of the options",
   CHECK(changed([](TrainOptions& o) { o.layer.largest_offset = 9; }));
   CHECK(changed([](TrainOptions& o) { o.layer.learn_weights = false; }));
   CHECK(changed([](TrainOptions& o) { o.layer.second_moment_decay = 0.9; }));
+  CHECK(changed([](TrainOptions& o) { o.layer.muon_momentum = 0.9; }));
   CHECK(changed([](TrainOptions& o) { o.layer.rule.name = "topk"; }));
   CHECK(changed([](TrainOptions& o) { o.layer.rule.learning_rate = 1; }));
   CHECK(changed([](TrainOptions& o) { o.layer.rule.momentum = 0; }));

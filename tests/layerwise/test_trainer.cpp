@@ -369,6 +369,10 @@ TEST_CASE("what is wrong with any stage is found before the first, and leaves no
             "takes no label smoothing (0.1)"));
   CHECK(has(message([](RunOptions& o) { o.train.layer.rule.name = "greedy", o.train.layer.second_moment_decay = 0.9; }),
             "`second_moment_decay`: 0.9 with `rule` greedy"));
+  CHECK(has(message([](RunOptions& o) { o.train.layer.rule.name = "topk", o.train.layer.muon_momentum = 0.9; }),
+            "`muon_momentum`: 0.9 with `rule` topk; expected 0, or `rule` accumulate"));
+  CHECK(has(message([](RunOptions& o) { o.train.layer.muon_momentum = 0.9, o.train.layer.second_moment_decay = 0.98; }),
+            "`muon_momentum`: 0.9 with `second_moment_decay` 0.98; expected one of them to be 0"));
   CHECK(has(message([](RunOptions& o) { o.train.signal = "magic"; }), "`signal`: 'magic' is not a learning signal"));
   CHECK(has(message([](RunOptions& o) { o.net.layers[1].ternary = true, o.train.layer.rule.name = "topk"; }),
             "`rule`: 'topk' cannot train the ternary weights of layer 'b'"));

@@ -162,7 +162,10 @@ TEST_CASE("with replies that are late, ranks do not change a stage, nor does a r
   StageCase moments = stage_cases()[1];
   moments.name = "with second moments";
   moments.options.layer.second_moment_decay = 0.9;
-  for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4], moments, tied_case()}) {
+  StageCase muon = stage_cases()[1];
+  muon.name = "by Muon";
+  muon.options.layer.muon_momentum = 0.9;
+  for (StageCase c : {stage_cases()[1], stage_cases()[3], stage_cases()[4], moments, muon, tied_case()}) {
     for (const bool exact : {false, true}) {
       if (exact && c.name != stage_cases()[1].name && c.name != stage_cases()[4].name) continue;
       INFO(c.name);

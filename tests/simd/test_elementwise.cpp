@@ -95,6 +95,30 @@ TEST_CASE("descend moves integers down the gradient, rounds to the nearest and s
   }
 }
 
+TEST_CASE("combine_s16 adds multiples, rounds to the nearest and stops at the limits", "[simd][elementwise]") {
+  constexpr std::size_t n = 333;
+  Random random(15, Stream::test);
+  std::vector<std::int16_t> values(n);
+  std::vector<std::int32_t> sums(n);
+  for (std::int16_t& v : values) v = static_cast<std::int16_t>(static_cast<std::int32_t>(random.below(65536)) - 32768);
+  for (std::int32_t& s : sums) s = static_cast<std::int32_t>(random.next());
+  sums[0] = 2147483647, sums[1] = -2147483647 - 1, sums[2] = 0, values[2] = 0;
+  constexpr float factor = -2.5F, share = 0x1p-16F;
+  for (const std::string& name : all_tables()) {
+    INFO(name);
+    Guarded<std::int16_t> out(n);
+    std::copy(values.begin(), values.end(), out.data());
+    table(name).combine_s16(out.data(), sums.data(), n, factor, share, out.data());  // in place
+    for (std::size_t k = 0; k < n; ++k) {
+      const float sum = factor * static_cast<float>(values[k]) + share * static_cast<float>(sums[k]);
+      const float within = std::clamp(sum, -32768.0F, 32767.0F);
+      CHECK(out.data()[k] == static_cast<std::int16_t>(within + (within < 0 ? -0.5F : 0.5F)));
+    }
+    CHECK(out.data()[2] == 0);
+    CHECK(out.guards_intact());
+  }
+}
+
 TEST_CASE("adam is the same step in every table, and the textbook's", "[simd][elementwise]") {
   constexpr std::size_t n = 101;
   Random random(14, Stream::test);
