@@ -49,7 +49,7 @@ void Muon::take(std::size_t row, std::span<const float> gradient, float scale) {
 
 void Muon::orthogonalise() {
   orthogonaliser_.apply(matrix_);
-  // Of multiples of 2^-15 squares add up exactly, in any order.
+  // Squares of multiples of 2^-15 add up exactly, in any order.
   double squares = 0;
 #pragma omp parallel for schedule(static) reduction(+ : squares)
   for (const float value : matrix_) squares += static_cast<double>(value) * static_cast<double>(value);

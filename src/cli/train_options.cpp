@@ -350,7 +350,7 @@ void TrainSettings::refuse_idle(const Options& options) const {
 
   if (freeze_weights) {
     for (const char* name :
-         {"learning-rate", "second-moment-decay", "momentum", "flip-share", "flip-rate", "flips-per-update"}) {
+         {"learning-rate", "second-moment-decay", "muon-momentum", "momentum", "flip-share", "flip-rate", "flips-per-update"}) {
       if (!options.asks_for_other(name, "freeze-weights")) continue;
       fail(ErrorKind::usage, "--{}: {} has no effect with --freeze-weights, by which no weight learns; expected one of the two",
            name, options.raw(name));

@@ -11,15 +11,13 @@
 #include "core/hash.h"
 #include "core/random.h"
 #include "nn/ops.h"
+#include "optim/newton_schulz.h"
 #include "train/moments.h"
 #include "train/optimizer.h"
 
 namespace bitloom::train {
 namespace {
 
-constexpr std::size_t newton_schulz_steps = 5;
-// y = a x + b x^3 + c x^5, of each singular value x.
-constexpr double newton_schulz_a = 3.4445, newton_schulz_b = -4.7750, newton_schulz_c = 2.0315;
 constexpr double adamw_size = 0.2;  // root mean square of AdamW's steps per learning rate
 
 class Muon final : public UpdateRule {
@@ -112,12 +110,12 @@ nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x) {
   // The norm bounds the largest singular value.
   const double norm = std::sqrt(nn::sum_of_squares(engine, std::span(&x, 1)));
   nn::scale_add(engine, norm > 0 ? 1 / norm : 0, x, 0, out);
-  for (std::size_t step = 0; step < newton_schulz_steps; ++step) {
+  for (std::size_t step = 0; step < optim::newton_schulz_steps; ++step) {
     // A = X X^T and X = a X + (b A + c A^2) X; or X^T X, from the right.
     nn::matmul(engine, out, out, square, {.transpose_a = is_tall, .transpose_b = !is_tall});
-    nn::scale_add(engine, newton_schulz_b, square, 0, polynomial);
-    nn::matmul(engine, square, square, polynomial, {.accumulate = true, .scale = newton_schulz_c});
-    nn::scale_add(engine, newton_schulz_a, out, 0, x);
+    nn::scale_add(engine, optim::newton_schulz_b, square, 0, polynomial);
+    nn::matmul(engine, square, square, polynomial, {.accumulate = true, .scale = optim::newton_schulz_c});
+    nn::scale_add(engine, optim::newton_schulz_a, out, 0, x);
     nn::matmul(engine, is_tall ? out : polynomial, is_tall ? polynomial : out, x, {.accumulate = true});
     std::swap(x, out);
   }
@@ -153,7 +151,7 @@ nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x, std::size_t blocks) 
 double orthogonalise_operations(std::size_t rows, std::size_t columns, std::size_t blocks) {
   const auto side = static_cast<double>(std::min(rows, columns / blocks));
   const auto length = static_cast<double>(std::max(rows, columns / blocks));
-  return static_cast<double>(blocks * newton_schulz_steps) * (4 * side * side * length + 2 * side * side * side);
+  return static_cast<double>(blocks * optim::newton_schulz_steps) * (4 * side * side * length + 2 * side * side * side);
 }
 
 bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters) {

@@ -31,7 +31,7 @@ TEST_CASE("accumulators descend the orthogonal factor of Nesterov's momentum, as
     CAPTURE(step);
     double squares = 0;
     for (std::size_t i = 0; i < sums.weight.size(); ++i) {
-      // What cannot be set has no gradient; some rows and steps have much of it.
+      // Bits that cannot be set have no gradient; some rows and steps have much of it.
       sums.weight[i] = is_weight(i % bits) ? static_cast<std::int32_t>(random.below(2001)) - 1000 : 0;
       sums.weight[i] *= static_cast<std::int32_t>(1 + i / bits % 3 + step);
       squares += static_cast<double>(sums.weight[i]) * sums.weight[i];
