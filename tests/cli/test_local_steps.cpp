@@ -130,8 +130,13 @@ TEST_CASE("a worker that stops alone goes on as if it had not", "[gpt][local]") 
     hold.release();
   }
   CHECK(std::filesystem::is_empty(folder / "shared/workers"));
+  // As where the folder's disk is not mounted.
+  const Outcome elsewhere = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "a", "--through", "shared2"});
+  CHECK(elsewhere.code == 2);
+  CHECK(has(elsewhere.err, "/shared2: has no state of shared parameters, but this run has made 1"));
+  CHECK(std::filesystem::is_empty(folder / "shared2/workers"));
   CHECK(rate_of(folder / "a") == rate_of_one(folder.path()));
-  const Outcome again = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "a"});
+  const Outcome again = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "a", "--through", "shared"});
   INFO(again.out << again.err);
   REQUIRE(again.code == 0);
   CHECK(has(again.out, "going on from step 1"));
@@ -155,6 +160,13 @@ TEST_CASE("processes of a job end with one model, and go on with fewer", "[gpt][
     CHECK(has(outcome.err, "bitloom train gpt --resume --out run"));
     hold.release();
   }
+  std::filesystem::rename(folder / "run/exchange", folder / "away");
+  const Outcome without = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run"});
+  INFO(without.out << without.err);
+  CHECK(without.code == 2);
+  CHECK(has(without.err, "--out: run/exchange: has no state of shared parameters, but this run has made 1"));
+  std::filesystem::remove_all(folder / "run/exchange");
+  std::filesystem::rename(folder / "away", folder / "run/exchange");
   const double rate = rate_of(folder / "run");
   CHECK(rate == Approx(std::sqrt(3.0) * rate_of_one(folder.path())));
   const Outcome again = run_ranks(folder.path(), 2, {"train", "gpt", "--resume", "--out", "run"});

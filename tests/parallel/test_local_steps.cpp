@@ -262,6 +262,18 @@ TEST_CASE("a job whose newest replies are damaged goes on from those before", "[
     CHECK(FolderExchange::reply_of(5, read_bytes(replies / "00000005.safetensors")).workers == all_names());
 }
 
+TEST_CASE("a job of which a worker has made steps is refused where its replies are gone", "[local]") {
+  const SharedFolder folder;
+  const int rank = GENERATE(0, 1) == 0 ? 0 : world().size() - 1;
+  TreeWorker worker(folder.path(), sparse(4), 24);
+  if (world().rank() == rank) worker.trainer.go_on_from(9);
+  const std::string refusal = message_of(ErrorKind::usage, [&] { worker.begin(); });
+  CHECK(has(refusal, "`out`: " + folder.path().string() + ": has no state of shared parameters"));
+  CHECK(has(refusal, "this run has made 9 steps"));
+  CHECK(fs::is_empty(folder.path() / "states"));
+  world().barrier();
+}
+
 TEST_CASE("processes of a job that do not train the same are refused on all ranks", "[local]") {
   if (world().size() == 1) return;
   const SharedFolder folder;

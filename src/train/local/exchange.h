@@ -52,8 +52,9 @@ class LocalExchange {
   };
   virtual std::optional<State> newest_state() = 0;
   virtual std::optional<std::uint64_t> newest_rounds() const = 0;  // of a state, whether or not it can be read
-  // Publishes the state of the start: if others were first, theirs is the one.
-  virtual void publish_first_state(TensorFile file) = 0;
+  // Publishes the state of the start: if others were first, theirs is the one. steps: that this worker has made before, of
+  // which there was a state then; with any it throws Error(usage).
+  virtual void publish_first_state(TensorFile file, std::uint64_t steps) = 0;
   virtual void publish_state(std::uint64_t rounds, TensorFile file) = 0;
 
   // --- Rounds ---

@@ -99,6 +99,14 @@ void check(const FolderOptions& options) {
   if (options.state_every == 0) fail(ErrorKind::usage, "state_every: 0; expected at least 1");
 }
 
+void require_first(const FolderOptions& options, std::uint64_t steps) {
+  if (steps == 0) return;
+  fail_field(ErrorKind::usage, options.field,
+             "{}: has no state of shared parameters, but this run has made {} steps; expected the folder that it shared them "
+             "through",
+             options.folder.string(), steps);
+}
+
 void limit_reply(mpi::Bundle& sum, const FolderOptions& options) {
   if (options.reply_count == 0) return;
   for (mpi::SparseVector& vector : sum.vectors) {
@@ -176,7 +184,11 @@ std::optional<std::uint64_t> FolderExchange::newest_rounds() const {
   return numbers.empty() ? std::nullopt : std::optional(numbers.back());
 }
 
-void FolderExchange::publish_first_state(TensorFile file) { create(state_path(0), file.serialize()); }
+void FolderExchange::publish_first_state(TensorFile file, std::uint64_t steps) {
+  if (steps > 0) presence_.leave();
+  require_first(options_, steps);
+  create(state_path(0), file.serialize());
+}
 
 void FolderExchange::publish_state(std::uint64_t rounds, TensorFile file) { file.save(state_path(rounds)); }
 

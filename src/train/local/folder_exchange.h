@@ -49,6 +49,9 @@ struct FolderOptions {
 
 // Throws Error(usage).
 void check(const FolderOptions& options);
+// Throws Error(usage) where a worker that has made steps finds no state of what it has shared: a disk that is not mounted, or
+// another folder. Its training would begin again.
+void require_first(const FolderOptions& options, std::uint64_t steps);
 // Leaves the elements that a reply may have.
 void limit_reply(mpi::Bundle& sum, const FolderOptions& options);
 
@@ -66,7 +69,7 @@ class FolderExchange final : public LocalExchange {
 
   std::optional<State> newest_state() override;
   std::optional<std::uint64_t> newest_rounds() const override;
-  void publish_first_state(TensorFile file) override;
+  void publish_first_state(TensorFile file, std::uint64_t steps) override;
   void publish_state(std::uint64_t rounds, TensorFile file) override;
 
   bool take_name() override { return presence_.take(); }

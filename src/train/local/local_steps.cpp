@@ -152,9 +152,11 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   if (!wait(take_name, alive)) return;
   unsent_.restore(file_);
   if (!exchange_.newest_rounds()) {
+    // A checkpoint of step 0 has been loaded meanwhile, perhaps, which has the values of a model to begin with.
+    outer_ = OuterParameters(values_of(trainer_.engine(), parameters_), options_.outer);
     TensorFile first;
     outer_.save(first);
-    exchange_.publish_first_state(std::move(first));
+    exchange_.publish_first_state(std::move(first), trainer_.steps());
   }
   // A state may be listed before it can be read.
   bool is_told = false;
@@ -167,6 +169,7 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   };
   if (!wait(load, alive)) return;
   take_replies();
+  const std::uint64_t steps = trainer_.steps();
   go_on_from_round();
   unsent_.take_back(exchange_, last_, rounds_);
   for (const mpi::Bundle& bundle : unsent_.messages()) {
@@ -184,6 +187,11 @@ void LocalSteps::begin(std::size_t workers, const SignOfLife& alive) {
   // The round under way can do without a worker that comes to it in the middle.
   if (!is_done) exchange_.join(rounds_ == 0 ? 0 : rounds_ + 1);
   progress_.line(fmt::format("worker {}: joins {} after round {}", exchange_.worker(), exchange_.place(), rounds_));
+  if (trainer_.steps() < steps) {
+    progress_.line(
+        fmt::format("worker {}: has made {} steps, but the shared rounds go as far as step {} alone; going on from there",
+                    exchange_.worker(), steps, trainer_.steps()));
+  }
   if (is_done) {
     progress_.line(fmt::format("all {} steps have been made there", steps_));
     exchange_.leave(Leaving::done, alive);

@@ -127,13 +127,14 @@ std::optional<LocalExchange::State> TreeExchange::newest_state() {
 }
 
 // Initial values follow from a seed: most often there is nothing to send.
-void TreeExchange::publish_first_state(TensorFile file) {
+void TreeExchange::publish_first_state(TensorFile file, std::uint64_t steps) {
+  comm_.together([&] { require_first(options_.memory, steps); });
   std::vector<std::byte> bytes = file.serialize();
   const std::string hash = hash_bytes(bytes).hex();
   const bool is_same = comm_.broadcast_text(hash) == hash;
   if (comm_.flag_any(!is_same)) bytes = comm_.broadcast_bytes(std::move(bytes));
   comm_.together([&] {
-    if (memory_) memory_->publish_first_state(std::move(file));
+    if (memory_) memory_->publish_first_state(std::move(file), 0);
   });
   state_ = State{0, TensorFile::parse(bytes, "the first state of rank 0", Checksum::required)};
   rounds_of_state_ = 0;

@@ -47,7 +47,7 @@ class TreeExchange final : public LocalExchange {
   std::optional<State> newest_state() override;
   std::optional<std::uint64_t> newest_rounds() const override { return rounds_of_state_; }
   // Collective, where there is no state: the root's.
-  void publish_first_state(TensorFile file) override;
+  void publish_first_state(TensorFile file, std::uint64_t steps) override;
   void publish_state(std::uint64_t rounds, TensorFile file) override;
 
   void join(std::uint64_t /*round*/) override {}

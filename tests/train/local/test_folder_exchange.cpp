@@ -150,9 +150,9 @@ TEST_CASE("damaged files count as not there", "[local]") {
   CHECK_FALSE(a.newest_state());
   TensorFile state;
   state.put("w", {2}, std::vector<float>{1, 2});
-  a.publish_first_state(state);
+  a.publish_first_state(state, 0);
   state.put("w", {2}, std::vector<float>{3, 4});
-  b.publish_first_state(state);  // is not the first
+  b.publish_first_state(state, 0);  // is not the first
   CHECK(a.newest_state()->file.get("w").as<float>()[0] == 1);
   b.publish_state(7, state);
   CHECK(a.newest_state()->rounds == 7);

@@ -236,6 +236,51 @@ TEST_CASE("the last steps of a worker that has fewer than others are sent, thoug
         fs::file_size(folder / "messages/few-00000001.safetensors") / 2);
 }
 
+// It began again from initial values: a disk that was not mounted, or another folder by mistake.
+TEST_CASE("a worker that has made steps is refused where nothing is shared", "[local]") {
+  const TempDir folder;
+  Worker worker(folder.path(), "a", 1, dense(4), 100);
+  worker.trainer.step();
+  const std::vector<float> own = worker.values();
+  const std::string refusal = message_of(ErrorKind::usage, [&] { worker.begin(); });
+  CHECK(has(refusal, "`through`: " + folder.path().string() + ": has no state of shared parameters"));
+  CHECK(has(refusal, "this run has made 1 steps"));
+  CHECK(fs::is_empty(folder / "states"));
+  CHECK(worker.values() == own);
+}
+
+TEST_CASE("a worker that goes back to the step of the shared rounds says so", "[local]") {
+  const TempDir folder;
+  {
+    Worker worker(folder.path(), "a", 1, dense(4), 100);
+    worker.begin();
+    worker.run(8);
+    worker.stop();
+  }
+  for (const std::uint64_t steps : {11, 12}) {
+    Worker back(folder.path(), "a", 1, dense(4), 100);
+    back.trainer.go_on_from(steps);
+    back.begin();
+    CHECK(back.trainer.steps() == 11);
+    CHECK(has(back.progress.text(), "worker a: has made 12 steps, but the shared rounds go as far as step 11 alone") ==
+          (steps == 12));
+    back.stop();
+  }
+}
+
+// A run that goes on from its checkpoint of step 0 loads it after that, with the values of a model it was to begin with.
+TEST_CASE("the first state has the parameters at the beginning, not those of when the worker was made", "[local]") {
+  const TempDir folder;
+  Worker worker(folder.path(), "a", 1, dense(4), 100);
+  const std::vector<float> loaded = after_own_steps(1, 3);
+  worker.trainer.step();
+  worker.trainer.step();
+  worker.trainer.step();
+  worker.trainer.go_on_from(0);
+  worker.begin();
+  CHECK(worker.values() == loaded);
+}
+
 TEST_CASE("a worker that is asked to stop does not wait", "[local]") {
   const TempDir folder;
   FolderExchange other(Worker::folder_options(folder.path(), "other", 0), json{{"net", "spirals"}}, json::object(), {});
