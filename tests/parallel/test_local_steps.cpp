@@ -274,6 +274,38 @@ TEST_CASE("a job of which a worker has made steps is refused where its replies a
   world().barrier();
 }
 
+// The reply and all later ones were removed, though their messages are settled.
+TEST_CASE("a job that cannot open a reply just now ends, and keeps all of them", "[local]") {
+  constexpr std::uint64_t steps = 40;
+  const SharedFolder folder;
+  const LocalOptions options = sparse(4);
+  {
+    TreeWorker worker(folder.path(), options, steps);
+    worker.begin();
+    worker.run(28);
+    worker.stop();
+  }
+  world().barrier();
+  const fs::path reply = folder.path() / "replies/00000002.safetensors", away = folder.path() / "away";
+  if (world().is_root()) {
+    fs::rename(reply, away);
+    fs::create_symlink(reply.filename(), reply);  // to itself
+  }
+  world().barrier();
+  CHECK(has(message_of(ErrorKind::io, [&] { TreeWorker(folder.path(), options, steps).begin(); }), reply.string()));
+  world().barrier();
+  if (world().is_root()) {
+    fs::remove(reply);
+    fs::rename(away, reply);
+  }
+  world().barrier();
+  TreeWorker worker(folder.path(), options, steps);
+  worker.begin();
+  CHECK(worker.trainer.steps() == 28);
+  worker.stop();
+  if (world().is_root()) CHECK(replies_in(folder.path()).size() == 7);
+}
+
 TEST_CASE("processes of a job that do not train the same are refused on all ranks", "[local]") {
   if (world().size() == 1) return;
   const SharedFolder folder;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -35,6 +37,12 @@ bool is_settled(const std::string& worker, std::uint64_t message_round, const st
 }
 
 std::string file_name(std::uint64_t number) { return fmt::format("{:08}{}", number, extension); }
+
+// Where the system cannot say just now it is not there yet: file servers that hiccup end no worker.
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
 
 // Paths in a folder; none where it cannot be read just now.
 std::vector<fs::path> list(const fs::path& folder) {
@@ -140,19 +148,21 @@ fs::path FolderExchange::message_path(std::uint64_t round) const {
 
 fs::path FolderExchange::reply_path(std::uint64_t round) const { return options_.folder / "replies" / file_name(round); }
 
+fs::path FolderExchange::aside_path(std::uint64_t round) const { return reply_path(round).string() + ".damaged"; }
+
 fs::path FolderExchange::state_path(std::uint64_t rounds) const { return options_.folder / "states" / file_name(rounds); }
 
 // Whether this made the file, which nobody had made before. By a hard link, which fails where the name is there; file systems
 // that have none may let two workers believe that they were the first, which the hashes of replies bring to light.
 bool FolderExchange::create(const fs::path& path, std::span<const std::byte> bytes) const {
-  if (fs::exists(path)) return false;
+  if (is_there(path)) return false;
   const fs::path own = path.parent_path() / fmt::format(".{}.{}", path.filename().string(), options_.worker);
   write_atomically(own, bytes);
-  std::error_code error;
+  std::error_code error, unknown;
   fs::create_hard_link(own, path, error);
   const bool is_first = !error;
-  if (error && !fs::exists(path)) {
-    if (!fs::exists(own)) return false;  // clean() took it, of a worker that slept until the round was long over
+  if (error && !fs::exists(path, unknown) && !unknown) {
+    if (!is_there(own)) return false;  // clean() took it, of a worker that slept until the round was long over
     fs::rename(own, path, error);
     if (error) fail(ErrorKind::io, "{}: cannot be written: {}", path.string(), error.message());
     return true;
@@ -206,9 +216,9 @@ std::uint64_t FolderExchange::publish(const mpi::Bundle& bundle) {
   return bytes.size();
 }
 
-bool FolderExchange::has_message(std::uint64_t round) const { return fs::exists(message_path(round)); }
+bool FolderExchange::has_message(std::uint64_t round) const { return is_there(message_path(round)); }
 
-bool FolderExchange::has_reply(std::uint64_t round) const { return fs::exists(reply_path(round)); }
+bool FolderExchange::has_reply(std::uint64_t round) const { return is_there(reply_path(round)); }
 
 std::vector<FolderExchange::Message> FolderExchange::list_messages() const {
   std::vector<Message> messages;
@@ -243,7 +253,7 @@ bool FolderExchange::is_damaged(std::uint64_t round) {
 
 // Unless somebody else has done so, and the round has another reply by now, which goes back to its name.
 void FolderExchange::set_aside(std::uint64_t round) {
-  const fs::path path = reply_path(round), aside = path.string() + ".damaged";
+  const fs::path path = reply_path(round), aside = aside_path(round);
   std::error_code error;
   fs::rename(path, aside, error);
   if (!error && if_whole([&] { return reply_of(round, read_bytes(aside)); })) fs::create_hard_link(aside, path, error);
@@ -342,16 +352,23 @@ std::optional<RoundReply> FolderExchange::read_reply(std::uint64_t round) {
 }
 
 std::optional<std::vector<std::byte>> FolderExchange::reply_file(std::uint64_t round) const {
-  return if_whole([&] {
-    std::vector<std::byte> bytes = read_bytes(reply_path(round));
-    reply_of(round, bytes);
-    return bytes;
-  });
+  const fs::path path = reply_path(round);
+  const int error = opening_error(path);
+  if (error == ENOENT) return std::nullopt;
+  if (error != 0) fail(ErrorKind::io, "cannot read '{}': {}", path.string(), std::strerror(error));
+  std::vector<std::byte> bytes;
+  try {
+    bytes = read_bytes(path);
+  } catch (const Error& failed) {
+    throw Error(ErrorKind::io, failed.what());
+  }
+  if (!if_whole([&] { return reply_of(round, bytes); })) return std::nullopt;
+  return bytes;
 }
 
 void FolderExchange::drop_replies_from(std::uint64_t round) {
   for (const std::uint64_t each : numbers_in("replies")) {
-    if (each >= round) fs::remove(reply_path(each));
+    if (each >= round) fs::rename(reply_path(each), aside_path(each));
   }
 }
 

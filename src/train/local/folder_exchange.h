@@ -86,13 +86,14 @@ class FolderExchange final : public LocalExchange {
   std::uint64_t ended() const override { return ended_; }
   void clean() override;
 
-  // The file of a reply, for reply_of(); none if it is not there, or damaged.
+  // The file of a reply, for reply_of(); none if it is not there, or damaged. Throws Error(io) where the system does not let it
+  // be read just now.
   std::optional<std::vector<std::byte>> reply_file(std::uint64_t round) const;
   // Throws Error(data) and nlohmann::json::exception.
   static RoundReply reply_of(std::uint64_t round, std::span<const std::byte> file);
   // Writes the reply to a round, and gives it its hash; unless there is one, which counts then. Whether this one does.
   bool write_reply(RoundReply& reply);
-  // For who has the folder alone: removes replies that do not follow on those that can be read.
+  // For who has the folder alone: sets replies aside that do not follow on those that can be read.
   void drop_replies_from(std::uint64_t round);
 
  private:
@@ -105,6 +106,7 @@ class FolderExchange final : public LocalExchange {
   std::map<std::string, std::uint64_t> list_workers() const;
   std::filesystem::path message_path(std::uint64_t round) const;
   std::filesystem::path reply_path(std::uint64_t round) const;
+  std::filesystem::path aside_path(std::uint64_t round) const;
   std::filesystem::path state_path(std::uint64_t rounds) const;
   std::vector<std::uint64_t> numbers_in(const char* folder) const;
   bool create(const std::filesystem::path& path, std::span<const std::byte> bytes) const;

@@ -186,6 +186,47 @@ TEST_CASE("a round whose reply stays damaged is ended again", "[local]") {
   CHECK_FALSE(a.read_reply(0));
 }
 
+// One error of a file server ended the worker, or passed for the end of all replies, upon which a job removed them.
+TEST_CASE("a file that the system does not read just now is not there yet, and nothing is removed for it", "[local]") {
+  const test::TempDir folder;
+  FolderExchange a = exchange_of(folder.path(), "a");
+  std::optional<RoundReply> last;
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    a.publish(message(round, 1, 5));
+    REQUIRE(a.try_to_end(round, last, 0, deadline));
+    last = a.read_reply(round);
+  }
+  const auto path = [&](int round) { return folder / fmt::format("replies/{:08}.safetensors", round); };
+  CHECK_FALSE(a.reply_file(3));
+  for (const int round : {1, 3}) {
+    const fs::path reply = path(round), away = folder / "away";
+    if (round == 1) fs::rename(reply, away);
+    fs::create_symlink(reply.filename(), reply);  // to itself
+    CHECK_FALSE(a.has_reply(static_cast<std::uint64_t>(round)));
+    CHECK(has(message_of(ErrorKind::io, [&] { a.reply_file(static_cast<std::uint64_t>(round)); }), reply.string()));
+    if (round == 3) {
+      a.publish(message(3, 1, 5));
+      const std::uint64_t ended = a.ended();
+      a.try_to_end(3, last, 0, deadline);
+      CHECK(a.ended() == ended);
+    }
+    fs::remove(reply);
+    if (round == 1) fs::rename(away, reply);
+  }
+  fs::remove(folder / "messages/a-00000002.safetensors");
+  fs::create_symlink("a-00000002.safetensors", folder / "messages/a-00000002.safetensors");
+  CHECK_FALSE(a.has_message(2));
+  damage(path(1));
+  CHECK_FALSE(a.reply_file(1));
+  CHECK(a.reply_file(2));
+  const std::string before = test::read_file(path(2));
+  a.drop_replies_from(1);
+  CHECK(fs::exists(path(0)));
+  CHECK_FALSE(a.has_reply(1));
+  CHECK_FALSE(a.has_reply(2));
+  CHECK(test::read_file(path(2).string() + ".damaged") == before);
+}
+
 TEST_CASE("what nobody needs any more is removed", "[local]") {
   const test::TempDir folder;
   FolderExchange a = exchange_of(folder.path(), "a");
