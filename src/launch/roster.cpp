@@ -144,10 +144,11 @@ void Roster::name_absent(const std::map<std::string, std::string>& absent) {
   voice_.line(fmt::format("launch: cannot be reached: {}", list));
 }
 
-std::vector<Host> Roster::look() {
+const std::vector<Host>& Roster::look() {
   if (probes_.empty() && next_probe_ == options_.hosts.size() && seconds_since(looked_) >= options_.probe_seconds) {
     looked_ = Clock::now();
     next_probe_ = 0;
+    joining_.clear();
   }
   std::set<std::string> members;
   if (next_probe_ < options_.hosts.size()) {
@@ -163,16 +164,17 @@ std::vector<Host> Roster::look() {
       break;
     }
   }
-  std::vector<Host> found;
   std::vector<Probe> waiting;
   for (Probe& probe : probes_) {
     const std::optional<int> answer = probe.process.poll();
-    if (answer && stays(probe.host, presence_of(*answer))) found.push_back(probe.host);
+    if (answer && stays(probe.host, presence_of(*answer))) {
+      joining_.push_back(probe.host);
+      found_.insert(probe.host.name);
+    }
     if (!answer && seconds_since(probe.start) < patience(probe_limit)) waiting.push_back(std::move(probe));
   }
   probes_ = std::move(waiting);
-  for (const Host& host : found) found_.insert(host.name);
-  return found;
+  return joining_;
 }
 
 void Roster::prove() {

@@ -42,11 +42,13 @@ class Roster {
 
   // Asks all hosts. Members are those that can be used; none if this machine cannot. Names those that do not answer.
   void ask();
-  // Asks hosts that are no members, again and again, without waiting for answers; returns those that can join.
-  std::vector<Host> look();
+  // Asks hosts that are no members, again and again, without waiting for answers; returns those that can join, of all that were
+  // asked the last time.
+  const std::vector<Host>& look();
   // No more answers to what was asked.
   void stop_looking() {
     probes_.clear();
+    joining_.clear();
     next_probe_ = options_.hosts.size();
   }
 
@@ -86,6 +88,7 @@ class Roster {
   std::set<std::string> leaving_;              // names of hosts that were so when they were asked last
   std::set<std::string> absent_;               // hosts that were named last
   std::vector<Probe> probes_;
+  std::vector<Host> joining_;                       // that have answered in this round
   std::size_t next_probe_ = options_.hosts.size();  // host that is asked next in this round; all have been
   Clock::time_point looked_ = Clock::now();
   bool asked_ = false;

@@ -273,13 +273,14 @@ End Supervisor::watch() {
       mpirun.signal_group(SIGKILL);
     }
     if (killed && seconds_since(*killed) > kill_limit) break;  // the system does not let it go: a device that hangs
-    const std::vector<Host> found = roster_.look();
-    const bool would_grow = !found.empty() && roster_.would_grow(found);
-    for (const Host& host : found) {
-      // Not before this start has come to something; and an evaluation would begin again.
-      if (asked || !end.progressed || mark.evaluated != 0 || !would_grow) continue;
-      event({{"event", "join"}, {"host", host.name}});
-      voice_.line(fmt::format("launch: {} is there: the run goes on with it", host.name));
+    // Where two more hosts are needed one answers before the other.
+    const std::vector<Host>& found = roster_.look();
+    // Not before this start has come to something; and an evaluation would begin again.
+    if (!asked && end.progressed && mark.evaluated == 0 && !found.empty() && roster_.would_grow(found)) {
+      for (const Host& host : found) {
+        event({{"event", "join"}, {"host", host.name}});
+        voice_.line(fmt::format("launch: {} is there: the run goes on with it", host.name));
+      }
       ask_to_end(End::Kind::grow);
     }
     std::this_thread::sleep_for(look_interval);

@@ -135,6 +135,37 @@ until_asked
   CHECK(play.started().size() == 2);
 }
 
+// Only hosts that answered in the same fiftieth of a second counted together.
+TEST_CASE("hosts that make the run larger together join though one answers after the other", "[launch]") {
+  Play play(R"(
+case $hosts in
+  *,n2:1,n3:1,*)
+    echo '{"event":"result","steps":12}' > run/metrics.jsonl
+    exit 0;;
+esac
+: > up-n2
+: > up-n3
+for i in 1 2 3 4 5 6 7 8; do for j in 1 2 3 4 5 6 7 8 9 10; do step; done; done
+exit 9
+)");
+  play.executable("slow", R"(#!/bin/sh
+if test $1 = n3 && test -e up-n3; then
+  until test -e asked-n2; do sleep 0.05; done
+  sleep 0.3
+fi
+./agent "$@" || exit
+if test $1 = n2; then : > asked-n2; fi
+)");
+  play.up("n1");
+  // Three processes do not divide the batch.
+  const Outcome outcome = play.launch("n1\nn2\nn3\n", {}, "gpt", "./slow", {"--batch", "4"});
+  INFO(outcome.out << outcome.err);
+  CHECK(has(outcome.out, "launch: n2 is there: the run goes on with it"));
+  CHECK(has(outcome.out, "launch: n3 is there: the run goes on with it"));
+  REQUIRE(play.started().size() == 2);
+  CHECK(play.started().front() == ",localhost:1,n1:1,");
+}
+
 TEST_CASE("a launch starts no more processes than a binary net's training can be divided among", "[launch]") {
   const auto processes = [](const Args& division) {
     Play play("finish\n");
