@@ -269,11 +269,13 @@ bool LocalSteps::is_ended(Flight& flight) {
   // Rounds before it may have ended meanwhile, whose replies say which messages count.
   // A worker that was suspended may find the reply cleaned away, and a state in its place.
   if (rounds_ < flight.round || exchange_.newest_rounds() > flight.round) take_replies();
-  if (rounds_ == flight.round && exchange_.try_to_end(flight.round, last_, seconds_since(flight.since), deadline())) {
+  // Where the reply to the round before is damaged, after a kill, that round is to be ended again first.
+  const std::uint64_t round = rounds_;
+  if (round <= flight.round && exchange_.try_to_end(round, last_, seconds_since(flight.since), deadline())) {
     take_replies();
     // Before anything is sent again its contents have to be known: until then the message's differences are this worker's own.
-    if (rounds_ == flight.round && !std::exchange(flight.is_told, true)) {
-      progress_.line(fmt::format("waiting for a reply to round {} in {} that can be read", flight.round, exchange_.place()));
+    if (rounds_ == round && !std::exchange(flight.is_told, true)) {
+      progress_.line(fmt::format("waiting for a reply to round {} in {} that can be read", round, exchange_.place()));
     }
   }
   return rounds_ > flight.round;

@@ -94,6 +94,42 @@ TEST_CASE("a worker that is killed after a reply counts nothing twice", "[local]
   }
 }
 
+// It waited for ever, and did not say so.
+TEST_CASE("a worker that is killed with a message out ends the round before again if its reply is damaged", "[local]") {
+  const TempDir folder;
+  LocalOptions options = dense(4);
+  options.delay = 3;
+  {
+    Worker killed(folder.path(), "a", 3, options, 100);
+    killed.begin();
+    killed.run(12);
+    REQUIRE(killed.exchange.has_message(2));
+    REQUIRE_FALSE(killed.exchange.has_reply(2));
+  }
+  write_file(folder / "replies/00000001.safetensors", "damaged");
+  const auto come_back = [&](double damaged_seconds, int looks, auto check) {
+    FolderOptions shared = Worker::folder_options(folder.path(), "a", 0);
+    shared.damaged_seconds = damaged_seconds;
+    FolderExchange exchange(shared, json{{"net", "spirals"}}, json::object(), {});
+    LocalWorker back(exchange, folder / "a.kept", 3, options, 100);
+    back.local.begin(1, [&] { back.stops = --looks < 0; });
+    check(back, exchange);
+  };
+  come_back(never, 3, [&](LocalWorker& back, FolderExchange& exchange) {
+    CHECK(has(back.progress.text(), "waiting for a reply to round 1 in " + folder.path().string() + " that can be read"));
+    CHECK_FALSE(exchange.has_reply(2));
+  });
+  come_back(0, 20, [&](LocalWorker& back, FolderExchange& exchange) {
+    CHECK_FALSE(back.stops);
+    CHECK(back.trainer.steps() == 12);
+    for (const std::uint64_t round : {1, 2}) {
+      const auto reply = exchange.read_reply(round);
+      REQUIRE(reply);
+      CHECK(reply->sum.totals == std::vector<std::int64_t>{4 * worker_examples});
+    }
+  });
+}
+
 TEST_CASE("tokens of what a worker kept when it stopped are there after a kill", "[local]") {
   const TempDir folder;
   LocalOptions options = dense(4);
