@@ -334,7 +334,9 @@ int launch(Session& session, std::span<const std::string> args) {
                  "started again");
   options.number("probe-seconds", supervisor.probe_seconds, 0.1, 1e6, "Seconds between searches for hosts that are missing");
   options.number("patience", supervisor.patience_seconds, 0, 1e7, "Seconds to wait for enough hosts");
-  options.count("attempts", supervisor.attempts, 1, 1000000, "Number of starts in a row without a step before it gives up");
+  options.count(
+      "attempts", supervisor.attempts, 1, 1000000,
+      "Number of starts in a row without a step, or with a fault of their own before a new step, after which it gives up");
   const auto separator = std::find(args.begin(), args.end(), "--");
   if (!options.parse(args.first(static_cast<std::size_t>(separator - args.begin())))) {
     session.terminal.line(options.help());

@@ -40,6 +40,10 @@ constexpr double kill_limit = 10;       // seconds that killed processes have to
 constexpr double drain_limit = 30;      // seconds without a sign of life that processes have to write their checkpoint,
 constexpr double longest_drain = 600;   // and with such signs
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
+// Machines may vanish more often than checkpoints are written, so that all steps of a start were made before: that many of such
+// starts count as one that ended by itself, as by an error at a certain step, or came to no step.
+constexpr std::size_t kills_of_a_fault = 10;
+constexpr std::size_t spared_starts = 3;  // of which nobody blames hosts that have just come
 
 // Name of this supervisor's starts, unlike that of any other: process ids come again, in containers from 1 on.
 std::string fresh_name() {
@@ -52,9 +56,13 @@ struct End {
   enum class Kind { done, stopped, grow, failed };
   Kind kind = Kind::failed;
   int code = 0;
+  bool worked = false;      // made a step
   bool progressed = false;  // beyond what any start had reached
   bool killed = false;      // a process was, not by the supervisor
   std::string cause;
+
+  // By the loss of a process or host, which says nothing of the run.
+  bool is_vanished() const { return killed || cause.starts_with("host "); }
 };
 
 class Supervisor {
@@ -68,6 +76,7 @@ class Supervisor {
 
  private:
   bool wait_for_hosts(const End& last);
+  bool is_spent(const End& end);
   std::vector<std::string> mpirun_command() const;
   End watch();
   End look_into(End end, const OutputTail& tail);
@@ -83,7 +92,9 @@ class Supervisor {
   bool told_log_ = false;              // whether it was said that the log cannot be written
   Roster roster_;
   const std::string name_ = fresh_name();
-  std::size_t starts_ = 0, fruitless_starts_ = 0, recomputed_ = 0;
+  std::size_t starts_ = 0, recomputed_ = 0;
+  std::size_t fruitless_starts_ = 0;         // in a row, that made no step
+  std::size_t kills_ = 0;                    // since a new step, of starts that made old ones; with faults as that many
   std::optional<Clock::time_point> broken_;  // when the run stopped making steps
   std::string first_failure_;
   Mark furthest_;
@@ -196,6 +207,7 @@ void Supervisor::note_progress(const Mark& mark, bool first, End& end) {
     }
   }
   if (!mark.is_beyond(began)) return;
+  end.worked = true;
   if (broken_) {
     event({{"event", "recovered"}, {"seconds", seconds_since(*broken_)}});
     voice_.line(fmt::format("launch: back at work after {:.1f} s, {} processes", seconds_since(*broken_), roster_.processes()));
@@ -317,6 +329,14 @@ End Supervisor::look_into(End end, const OutputTail& tail) {
   return end;
 }
 
+// Whether there have been too many starts like this one, which failed before it came to a new step.
+bool Supervisor::is_spent(const End& end) {
+  if (!end.worked) return ++fruitless_starts_ >= options_.attempts;
+  fruitless_starts_ = 0;
+  kills_ += end.is_vanished() ? 1 : kills_of_a_fault;
+  return kills_ >= kills_of_a_fault * options_.attempts;
+}
+
 Outcome Supervisor::give_up(const End& last) {
   voice_.error(fmt::format("launch: gave up after {} starts; the first failure was: {}", starts_, first_failure_));
   event({{"event", "gave_up"}, {"starts", starts_}});
@@ -341,14 +361,16 @@ Outcome Supervisor::run() {
     if (end.kind == End::Kind::grow) continue;
     voice_.line(fmt::format("launch: {}", end.cause));
     if (end.progressed || options_.ending_of(end.code) == Ending::interrupted) {
-      fruitless_starts_ = 0;
+      fruitless_starts_ = kills_ = 0;
       continue;
     }
     // Wrong options or data stay wrong.
     const bool hopeless = !roster_.is_proven() && options_.ending_of(end.code) == Ending::unusable;
-    if (hopeless || ++fruitless_starts_ >= options_.attempts) return give_up(end);
+    if (is_spent(end) || hopeless) return give_up(end);
     // Faults of rank 0's own disk are not those of other hosts.
-    if (!end.cause.starts_with("rank 0: ") || options_.ending_of(end.code) != Ending::disk) roster_.suspect_newcomers();
+    const bool is_own_disk = end.cause.starts_with("rank 0: ") && options_.ending_of(end.code) == Ending::disk;
+    const bool is_spared = end.worked && end.is_vanished() && kills_ <= spared_starts;
+    if (!is_own_disk && !is_spared) roster_.suspect_newcomers();
     if (!pause(std::min(longest_pause, 0.1 * static_cast<double>(1U << std::min<std::size_t>(fruitless_starts_, 12))))) break;
   }
   if (end.kind != End::Kind::stopped && !options_.stop()) return give_up(end);

@@ -42,7 +42,7 @@ struct SupervisorOptions {
   double deadline_seconds = 120;    // without a sign of life, after which its processes count as hanging
   double probe_seconds = 15;        // between looks for hosts that are missing
   double patience_seconds = 600;    // longest wait for enough hosts
-  std::size_t attempts = 5;         // number of starts in a row that come to no step, before it gives up
+  std::size_t attempts = 5;         // starts in a row without a step, or with a fault before a new one, until it gives up
   std::function<bool()> has_begun;  // is there a run in the folder that --resume continues?
   std::function<bool()> is_done;    // has it come to its end?
   std::function<bool()> stop;       // asked to end: the run is left resumable

@@ -166,6 +166,51 @@ if test $1 = n2; then : > asked-n2; fi
   CHECK(play.started().front() == ",localhost:1,n1:1,");
 }
 
+namespace {
+
+// Steps 100 to 130 in the first start; the others come from 100 to 110 and end as `end` says, but the tenth finishes.
+std::string repeats_steps(const std::string& end) {
+  return R"(
+began=100
+case $(wc -l < started) in
+  1) mark 130; exit 137;;
+  10) mark 140; : > run/model.safetensors; exit 0;;
+esac
+mark 110
+)" + end;
+}
+
+}  // namespace
+
+// Its checkpoint came after more steps than it made until the next kill.
+TEST_CASE("a launch does not give up starts that make steps until they are killed", "[launch]") {
+  Play play(repeats_steps("exit 137\n"));
+  const Outcome outcome = play.launch("", {"--attempts", "2"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(play.started().size() == 10);
+  // An error at the same step again and again is one of the run.
+  Play own(repeats_steps("exit 9\n"));
+  const Outcome given_up = own.launch("", {"--attempts", "2"});
+  INFO(given_up.out << given_up.err);
+  CHECK(given_up.code == 8);
+  CHECK(own.started().size() == 3);
+  // So is a kill, if there are far more of them.
+  Play killed("began=100\ncase $(wc -l < started) in 1) mark 130;; *) mark 110;; esac\nexit 137\n");
+  CHECK(killed.launch("", {"--attempts", "1"}).code == 8);
+  CHECK(killed.started().size() == 11);
+}
+
+TEST_CASE("a host that came to a start that was killed at its work is not suspected", "[launch]") {
+  Play play(n2_fails_first("began=0; mark 1; exit 137"));
+  play.up("n1");
+  const Outcome outcome = play.launch("n1\nn2\n");
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  CHECK(has(outcome.out, "launch: n2 is there: the run goes on with it"));
+  CHECK_FALSE(has(outcome.out, "goes on without"));
+}
+
 TEST_CASE("a launch starts no more processes than a binary net's training can be divided among", "[launch]") {
   const auto processes = [](const Args& division) {
     Play play("finish\n");
