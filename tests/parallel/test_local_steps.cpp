@@ -306,6 +306,25 @@ TEST_CASE("a job that cannot open a reply just now ends, and keeps all of them",
   if (world().is_root()) CHECK(replies_in(folder.path()).size() == 7);
 }
 
+// With a quorum rounds went on without it.
+TEST_CASE("a job ends when a worker has been silent for far longer than rounds take", "[local]") {
+  if (world().size() == 1) return;
+  const SharedFolder folder;
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  constexpr std::uint64_t steps = 80000;
+  TreeExchangeOptions tree = tree_options(folder.path(), 3, 0.5, 2, "w");
+  tree.patience_seconds = 0.5;
+  TreeExchange exchange(everybody(), tree, json{{"net", "spirals"}}, json::object(), FieldName(), [] { return false; });
+  LocalWorker worker(exchange, folder.path() / fmt::format("w{}.kept", world().rank()), TreeWorker::number(), options, steps);
+  worker.begin();
+  if (world().rank() != world().size() - 1) {
+    CHECK(has(message_of(ErrorKind::io, [&] { worker.run(steps); }), "has not been heard of for"));
+    CHECK(worker.trainer.steps() >= 4);
+  }
+  world().barrier();
+}
+
 TEST_CASE("processes of a job that do not train the same are refused on all ranks", "[local]") {
   if (world().size() == 1) return;
   const SharedFolder folder;

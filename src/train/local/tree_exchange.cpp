@@ -169,15 +169,23 @@ void TreeExchange::leave(Leaving why, const SignOfLife& alive) {
 }
 
 // A process that died ends the job by itself; this is for one that hangs.
-void TreeExchange::check_patience(Patience& waiting) const {
-  const double watchdog = comm_.settings().watchdog_seconds;
-  if (watchdog == 0 || longest_round_ == 0) return;
-  double patience = std::max(watchdog, patient_rounds * longest_round_);
+void TreeExchange::check_patience(Patience& waiting, const std::string& who) const {
+  const double shortest = options_.patience_seconds.value_or(comm_.settings().watchdog_seconds);
+  if (shortest == 0 || longest_round_ == 0) return;
+  double patience = std::max(shortest, patient_rounds * longest_round_);
   if (const double deadline = deadline_seconds_; std::isfinite(deadline)) {
     patience = std::max(patience, 2 * patience_without_quorum * deadline);
   }
   if (waiting.waited(Clock::now()) > patience) {
-    throw mpi::PeerLost(fmt::format("a worker has not been heard of for {:.0f} s", patience));
+    throw mpi::PeerLost(fmt::format("{} has not been heard of for {:.0f} s", who, patience));
+  }
+}
+
+// With a quorum rounds go on without a worker that hangs.
+void TreeExchange::check_silence() {
+  if (!tree_.is_root() || tree_.is_signalled()) return;
+  for (std::size_t w = 0; w < workers(); ++w) {
+    if (w != static_cast<std::size_t>(comm_.rank())) check_patience(silent_[w], fmt::format("worker {}", names_[w]));
   }
 }
 
@@ -224,6 +232,7 @@ std::optional<RoundReply> TreeExchange::read_reply(std::uint64_t round) {
 
 void TreeExchange::serve() {
   try {
+    silent_.assign(workers(), Patience(Clock::now()));
     for (; serve_round(next_); ++next_) {
     }
     if (wants_stop_) tree_.signal();
@@ -275,6 +284,7 @@ bool TreeExchange::serve_round(std::uint64_t round) {
     if (!wait_and_look()) return false;
     if (present_since_ && !for_messages) for_messages.emplace(*present_since_);
     if (for_messages) check_patience(*for_messages);
+    check_silence();
   } while (tree_.is_signalled() || !is_complete(round));
   std::optional<mpi::Bundle> sum = tree_.gather(round, std::nullopt);
   if (sum) {
@@ -319,6 +329,7 @@ RoundReply TreeExchange::take_reply(std::uint64_t round, mpi::Bundle bundle) {
     const auto further = static_cast<std::uint64_t>(bundle.totals[own + w]);
     if (further == 0) continue;
     reply.workers.push_back(names_[w]);
+    silent_[w] = Patience(Clock::now());
     const auto before = counted_.find(reply.workers.back());
     counted_[reply.workers.back()] = (before == counted_.end() ? 0 : before->second + 1) + further - 1;
   }

@@ -27,6 +27,8 @@ namespace bitloom::train {
 struct TreeExchangeOptions {
   FolderOptions memory;  // the root's; of the others all but the folder counts
   int fan_in = 8;
+  // Shortest silence of a worker after which it counts as lost; without it the watchdog's. 0: never.
+  std::optional<double> patience_seconds = std::nullopt;
 };
 
 class TreeExchange final : public LocalExchange {
@@ -78,7 +80,8 @@ class TreeExchange final : public LocalExchange {
   bool is_complete(std::uint64_t round);
   bool serve_round(std::uint64_t round);
   RoundReply take_reply(std::uint64_t round, mpi::Bundle bundle);
-  void check_patience(Patience& waiting) const;
+  void check_patience(Patience& waiting, const std::string& who = "a worker") const;
+  void check_silence();
   void rethrow() const;
 
   mpi::Comm comm_;
@@ -98,6 +101,7 @@ class TreeExchange final : public LocalExchange {
   std::string hash_;                                // of the last reply, at the root
   std::optional<Clock::time_point> present_since_;  // messages for it are here
   double longest_round_ = 0;                        // seconds
+  std::vector<Patience> silent_;                    // by rank, at the root: since a message was counted
 
   mutable std::mutex mutex_;
   std::deque<mpi::Bundle> outgoing_;             // this worker's
