@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -60,6 +61,21 @@ std::string with_version(const std::string& described) {
   identity["version"] = checkpoint_version;
   return identity.dump();
 }
+
+// Gives signs of life while a file is read: a large one takes longer than supervisors wait for one.
+class MarkedSource final : public TensorSource {
+ public:
+  MarkedSource(const TensorSource& file, const SignOfLife& alive) : file_(file), alive_(alive) {}
+  Description describe(const std::string& name) const override { return file_.describe(name); }
+  void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override {
+    file_.read(name, from, bytes);
+    alive_();
+  }
+
+ private:
+  const TensorSource& file_;
+  const SignOfLife& alive_;
+};
 
 class Run {
  public:
@@ -136,7 +152,11 @@ class Run {
     });
     const bool goes_on = trainer_.comm().flag_any(found.file.has_value());
     if (goes_on) {
-      trainer_.load(found.file ? &*found.file : nullptr);
+      const SignOfLife alive = [this] { mark(false); };
+      alive();
+      std::optional<MarkedSource> file;
+      if (found.file) file.emplace(*found.file, alive);
+      trainer_.load(file ? &*file : nullptr);
     } else {
       trainer_.share();
     }

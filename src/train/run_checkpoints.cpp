@@ -1,5 +1,6 @@
 #include "train/run_checkpoints.h"
 
+#include <thread>
 #include <utility>
 
 #include "core/hold.h"
@@ -50,8 +51,11 @@ void RunCheckpoints::write(const Describe& describe) {
 void RunCheckpoints::begin(const Describe& describe) {
   begun_ = Clock::now();
   report_ = {trainer_.steps(), 0, 0};
-  const auto save = [this, write = writer(describe)](std::map<std::string, StreamedTensor> tensors) {
+  const auto save = [this, write = writer(describe),
+                     training = std::this_thread::get_id()](std::map<std::string, StreamedTensor> tensors) {
     hold_last(tensors);
+    // Without room for copies, or a second thread for MPI, training waits meanwhile.
+    if (std::this_thread::get_id() == training) mark_with(tensors);
     write(std::move(tensors));
     report_.writing_seconds = seconds_since(begun_);
   };

@@ -14,8 +14,13 @@
 #include "nn/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
+#include "tests/support/lines.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
+#include "tests/train/spirals.h"
+#include "train/run.h"
+#include "train/run_checkpoints.h"
+#include "train/trainer.h"
 
 namespace bitloom::train {
 namespace {
@@ -195,6 +200,36 @@ TEST_CASE("tensors may change while they are written", "[state]") {
     CHECK(is_as_expected("no thread"));
   }
   world.barrier();
+}
+
+// The run was taken for hanging where that takes longer than the supervisor's deadline.
+TEST_CASE("a checkpoint for which training waits gives signs of life", "[state]") {
+  mpi::Comm& world = test::world();
+  if (world.size() == 1) return;
+  mpi::Settings settings = world.settings();
+  settings.progress_thread = false;
+  const test::Configured without_thread(world, settings);
+  const test::TempDir folder;
+  nn::Engine engine;
+  Classification task(test::spiral_net({}), {16, 2}, test::spirals<float>(engine, {}, DType::f32));
+  mpi::Grid grid(world, {world.size(), 1, 1});
+  TrainOptions train;
+  train.micro_batches = static_cast<std::size_t>(world.size());
+  Layout layout;
+  layout.grid = &grid;
+  Trainer trainer(engine, task, train, layout);
+  trainer.share();
+  RunOptions options;
+  options.folder = folder / "run";
+  test::Lines progress;
+  run::OpenRun open(world, options, progress);
+  int signs = 0;
+  RunCheckpoints checkpoints(trainer, open, "{}", "", [&] { ++signs; });
+  if (world.is_root()) open.lock([] {});
+  checkpoints.begin([] { return TensorFile(); });
+  CHECK((signs > 0) == world.is_root());
+  checkpoints.end();
+  CHECK(std::filesystem::exists(folder / "run/checkpoint.safetensors") == world.is_root());
 }
 
 TEST_CASE("a full disk beside training is an error of whoever waits for the end", "[state]") {

@@ -440,6 +440,30 @@ TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") 
   CHECK(read_bytes(whole / run::model_name) == read_bytes(out / run::model_name));
 }
 
+// It gave none before all of a checkpoint was read, and a supervisor ended each start of a large run.
+TEST_CASE("a run that goes on gives signs of life while it reads its checkpoint", "[run]") {
+  const test::TempDir folder;
+  const fs::path out = folder.path() / "run";
+  {
+    Setting setting(out);
+    setting.options.stop = [&] { return setting.trainer.steps() == 6; };
+    CHECK_THROWS(setting.run());
+  }
+  fs::remove(out / progress_file_name);
+  Setting setting(out);
+  setting.options.resume = true;
+  setting.options.mark_seconds = 0;
+  RunHooks hooks;
+  std::uint64_t signs = 0;
+  hooks.join = [&](const SignOfLife&) {
+    if (fs::exists(out / progress_file_name)) {
+      signs = nlohmann::json::parse(read_text(out / progress_file_name))["beat"].get<std::uint64_t>();
+    }
+  };
+  train::run(setting.trainer, setting.options, hooks, setting.progress);
+  CHECK(signs > setting.trainer.parameters().size());
+}
+
 TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", "[run]") {
   const test::TempDir folder;
   const fs::path whole = folder.path() / "whole";
