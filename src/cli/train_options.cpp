@@ -356,8 +356,8 @@ void TrainSettings::refuse_idle(const Options& options) const {
            name, options.raw(name));
     }
   }
-  const auto teacher_decides = [&](const layerwise::NetSpec& net) {
-    return std::ranges::all_of(net.stages, [&](const layerwise::StageSpec& stage) {
+  const auto teacher_decides = [&](const layerwise::NetSpec& each) {
+    return std::ranges::all_of(each.stages, [&](const layerwise::StageSpec& stage) {
       return layerwise::for_stage(run.train, stage).teacher_share >= 1;
     });
   };
@@ -368,8 +368,8 @@ void TrainSettings::refuse_idle(const Options& options) const {
          "--teacher-share below 1",
          options.raw("label-smoothing"));
   }
-  const auto has_trits = [](const layerwise::NetSpec& net) {
-    return std::ranges::any_of(net.layers, [](const layerwise::LayerSpec& layer) { return layer.ternary; });
+  const auto has_trits = [](const layerwise::NetSpec& each) {
+    return std::ranges::any_of(each.layers, [](const layerwise::LayerSpec& layer) { return layer.ternary; });
   };
   if (options.asks_for_other("dead-zone", "net") && std::ranges::none_of(nets, has_trits)) {
     fail(ErrorKind::usage,
