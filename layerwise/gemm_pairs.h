@@ -1,5 +1,5 @@
 // Matrices in the layout of the second factor of simd::Kernels::gemm_s16: pairs of rows, `padded` columns wide. Private to
-// heads.
+// heads and orthogonal.cpp.
 #pragma once
 
 #include <cstddef>

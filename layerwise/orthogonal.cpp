@@ -66,7 +66,6 @@ Orthogonaliser::Orthogonaliser(std::size_t rows, std::size_t columns)
       long_(std::max(rows, columns)),
       short_padded_(round_up(short_, 16)),
       long_padded_(round_up(long_, 16)),
-      source_(short_ * long_),
       x_(short_ * long_padded_),
       transpose_(short_padded_ * long_padded_),
       square_(short_ * short_padded_),
@@ -75,21 +74,18 @@ Orthogonaliser::Orthogonaliser(std::size_t rows, std::size_t columns)
       row_squares_(short_) {}
 
 void Orthogonaliser::apply(std::span<float> x) {
-  const bool turned = rows_ > columns_;
-  const auto place = [&](std::size_t r, std::size_t c) { return turned ? c * columns_ + r : r * columns_ + c; };
   for_each_index(short_, [&](std::size_t r) {
     double squares = 0;
     for (std::size_t c = 0; c < long_; ++c) {
-      const float value = x[place(r, c)];
-      source_[r * long_ + c] = value;
-      squares += static_cast<double>(value) * static_cast<double>(value);
+      const auto value = static_cast<double>(element(x, r, c));
+      squares += value * value;
     }
     row_squares_[r] = squares;
   });
   const double norm = std::sqrt(sum_of(row_squares_));
   if (!(norm > 0)) return;
   // The largest singular value is at most 1 now, and mostly far less. That of X X^T, its square, is at most the norm of X X^T.
-  quantise(1 / norm);
+  quantise(x, 1 / norm);
   square();
   for_each_index(short_, [&](std::size_t r) {
     double squares = 0;
@@ -100,23 +96,28 @@ void Orthogonaliser::apply(std::span<float> x) {
     row_squares_[r] = squares;
   });
   const double bound = std::sqrt(sum_of(row_squares_)) / square_one;
-  quantise(1 / (norm * std::sqrt(bound)));
+  quantise(x, 1 / (norm * std::sqrt(bound)));
   step(static_cast<float>(1 / bound));
-  for (std::size_t i = 1; i < optim::newton_schulz_steps; ++i) {
+  for (std::size_t i = 1; i < optim::newton_schulz_steps_of_binary; ++i) {
     square();
     step(1);
   }
   for_each_index(short_, [&](std::size_t r) {
-    for (std::size_t c = 0; c < long_; ++c) x[place(r, c)] = static_cast<float>(x_[r * long_padded_ + c]) / singular_one;
+    for (std::size_t c = 0; c < long_; ++c) element(x, r, c) = static_cast<float>(x_[r * long_padded_ + c]) / singular_one;
   });
 }
 
-// x_ = source_ * scale.
-void Orthogonaliser::quantise(double scale) {
+// Of the shape (S, L).
+float& Orthogonaliser::element(std::span<float> x, std::size_t r, std::size_t c) const {
+  return x[rows_ > columns_ ? c * columns_ + r : r * columns_ + c];
+}
+
+// x_ = x * scale.
+void Orthogonaliser::quantise(std::span<float> x, double scale) {
   const float factor = static_cast<float>(scale) * singular_one;
   for_each_index(short_, [&](std::size_t r) {
     for (std::size_t c = 0; c < long_; ++c) {
-      const float value = std::clamp(source_[r * long_ + c] * factor, -32768.0F, 32767.0F);
+      const float value = std::clamp(element(x, r, c) * factor, -32768.0F, 32767.0F);
       x_[r * long_padded_ + c] = static_cast<std::int16_t>(value + (value < 0 ? -0.5F : 0.5F));
     }
   });

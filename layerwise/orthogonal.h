@@ -24,14 +24,14 @@ class Orthogonaliser {
   void apply(std::span<float> x);
 
  private:
-  void quantise(double scale);
+  float& element(std::span<float> x, std::size_t r, std::size_t c) const;
+  void quantise(std::span<float> x, double scale);
   void square();
   void step(float square_scale);
 
   std::size_t rows_ = 0, columns_ = 0, short_ = 0, long_ = 0;
   std::size_t short_padded_ = 0, long_padded_ = 0;
-  std::vector<float> source_;                 // (S, L): the matrix, or its transpose
-  Buffer<std::int16_t> x_;                    // (S, padded L), 1 is 2^15
+  Buffer<std::int16_t> x_;                    // (S, padded L): the matrix, or its transpose; 1 is 2^15
   Buffer<std::int16_t> transpose_;            // the same in panels of pairs over columns
   Buffer<std::int32_t> square_;               // (S, padded S): X X^T, 1 is 2^30
   Buffer<std::int16_t> narrow_, polynomial_;  // (S, padded S): it, A, where 1 is 2^14, and b A + c A^2, where 1 is 2^13

@@ -35,7 +35,7 @@ const auto options_table = std::to_array<RealOption>({
      "Learning rate of weights: step of the accumulator, whose range is -1 to 1, per root mean square of gradient"},
     {weights, "second_moment_decay", [](TrainOptions& o) -> double& { return o.layer.second_moment_decay; }, 0, 0.99999, false,
      "Decay per step of mean squares by row and column that divide the gradient of weights (Adafactor); 0: one of all"},
-    {weights, "muon_momentum", [](TrainOptions& o) -> double& { return o.layer.muon_momentum; }, 0, 0.99999, false,
+    {weights, "muon_momentum", [](TrainOptions& o) -> double& { return o.layer.muon_momentum; }, 0, 0.99, false,
      "Decay per step of the momentum whose orthogonal factor moves weights in the gradient's place (Muon); 0 disables it"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
      "Decay of the averaged gradient per step (for topk)"},

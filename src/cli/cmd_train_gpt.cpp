@@ -93,9 +93,12 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
     }
   }
   settings.deep.check_init(options, settings);
-  if (!settings.resume && fs::is_regular_file(settings.data)) {
-    const data::TextInput input{{settings.data}, settings.documents, settings.field};
-    session.comm.together([&] { check_split_seed(options, "split-seed", input, parse_share(settings.validation)); });
+  if (!settings.resume) {
+    session.comm.together([&] {
+      if (!fs::is_regular_file(settings.data)) return;  // one of several hosts may lack it, which is said later
+      const data::TextInput input{{settings.data}, settings.documents, settings.field};
+      check_split_seed(options, "split-seed", input, parse_share(settings.validation));
+    });
   }
   settings.data = kept_path(settings.data);
   if (options.is_asked_for("tokenizer")) settings.tokenizer = kept_tokenizer(settings.tokenizer);

@@ -41,7 +41,7 @@ constexpr double drain_limit = 30;      // seconds without a sign of life that p
 constexpr double longest_drain = 600;   // and with such signs
 constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
 // Machines may vanish more often than checkpoints are written, so that all steps of a start were made before: that many of such
-// starts count as one that ended by itself, as by an error at a certain step, or came to no step.
+// starts count as one that ended by itself, as by an error at a certain step.
 constexpr std::size_t kills_of_a_fault = 10;
 constexpr std::size_t spared_starts = 3;  // of which nobody blames hosts that have just come
 
@@ -358,9 +358,9 @@ Outcome Supervisor::run() {
       return {Outcome::Kind::done, 0};
     }
     if (end.kind == End::Kind::stopped || options_.stop()) break;
-    if (end.kind == End::Kind::grow) continue;
-    voice_.line(fmt::format("launch: {}", end.cause));
-    if (end.progressed || options_.ending_of(end.code) == Ending::interrupted) {
+    const bool grows = end.kind == End::Kind::grow;
+    if (!grows) voice_.line(fmt::format("launch: {}", end.cause));
+    if (grows || end.progressed || options_.ending_of(end.code) == Ending::interrupted) {
       fruitless_starts_ = kills_ = 0;
       continue;
     }

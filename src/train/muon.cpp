@@ -143,7 +143,9 @@ nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x, std::size_t blocks) 
   x = copied(x, apart);
   for (std::size_t b = 0; b < blocks; ++b) {
     nn::Tensor block = x.slice(b * rows, (b + 1) * rows);
-    nn::scale_add(engine, 1, orthogonalised(engine, block), 0, block);
+    const nn::Tensor made = orthogonalised(engine, block);
+    // By the number of steps it is in the block's own memory, or not.
+    if (made.data() != block.data()) nn::scale_add(engine, 1, made, 0, block);
   }
   return copied(x, together).reshaped(whole);
 }

@@ -94,7 +94,8 @@ TEST_CASE("a run whose folder of tokens is not there any more says so", "[gpt]")
   std::filesystem::rename(place / "tokens", place / "moved");
   place.refuses({"eval", "run"}, 3,
                 "--data: " + (place / "tokens").string() +
-                    ": there is no such file or folder, which the run run names; expected --data with its place now");
+                    ": there is no such file or folder, which the run run names; expected --data with its folder of tokens, "
+                    "or with another text than it has learned");
   place.run({"eval", "run", "--data", "moved"});
 }
 

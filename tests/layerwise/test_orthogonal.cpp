@@ -54,7 +54,7 @@ std::vector<double> expected_factor(const std::vector<float>& from, std::size_t 
   };
   const double size = std::pow(squares_of(square()), 0.25);
   for (double& value : x) value /= size;
-  for (std::size_t step = 0; step < optim::newton_schulz_steps; ++step) {
+  for (std::size_t step = 0; step < optim::newton_schulz_steps_of_binary; ++step) {
     const std::vector<double> a = square();
     const std::vector<double> ax = product(a, x, rows);
     const std::vector<double> aax = product(a, ax, rows);
@@ -68,8 +68,9 @@ std::vector<double> expected_factor(const std::vector<float>& from, std::size_t 
 }  // namespace
 
 TEST_CASE("the orthogonal factor of gradients is that of their singular values", "[muon]") {
-  for (const auto& [rows, columns] : {std::pair(1U, 1U), std::pair(1U, 70U), std::pair(20U, 64U), std::pair(64U, 192U),
-                                      std::pair(50U, 33U), std::pair(192U, 64U)}) {
+  for (const auto& [rows, columns] :
+       {std::pair(1U, 1U), std::pair(1U, 70U), std::pair(20U, 64U), std::pair(64U, 192U), std::pair(50U, 33U),
+        std::pair(192U, 64U), std::pair(100U, 150U), std::pair(150U, 101U)}) {
     CAPTURE(rows, columns);
     std::vector<float> x = uneven(rows, columns, rows);
     const std::vector<double> expected = expected_factor(x, rows, columns);

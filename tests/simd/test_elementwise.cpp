@@ -103,7 +103,7 @@ TEST_CASE("combine_s16 adds multiples, rounds to the nearest and stops at the li
   for (std::int16_t& v : values) v = static_cast<std::int16_t>(static_cast<std::int32_t>(random.below(65536)) - 32768);
   for (std::int32_t& s : sums) s = static_cast<std::int32_t>(random.next());
   sums[0] = 2147483647, sums[1] = -2147483647 - 1, sums[2] = 0, values[2] = 0;
-  constexpr float factor = -2.5F, share = 0x1p-16F;
+  constexpr float factor = 3.4445F, share = 2.0315F * 0x1p-15F;
   for (const std::string& name : all_tables()) {
     INFO(name);
     Guarded<std::int16_t> out(n);

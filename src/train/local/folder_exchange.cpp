@@ -196,6 +196,10 @@ std::optional<std::uint64_t> FolderExchange::newest_rounds() const {
 
 void FolderExchange::publish_first_state(TensorFile file, std::uint64_t steps) {
   if (steps > 0) presence_.leave();
+  // A folder that cannot be listed just now is none without states.
+  std::error_code error;
+  for (fs::directory_iterator entry(options_.folder / "states", error), end; !error && entry != end;) entry.increment(error);
+  if (error) fail(ErrorKind::io, "{}: {}", (options_.folder / "states").string(), error.message());
   require_first(options_, steps);
   create(state_path(0), file.serialize());
 }
