@@ -107,7 +107,7 @@ void Orthogonaliser::apply(std::span<float> x) {
   });
 }
 
-// Of the shape (S, L).
+// The element of the shape (S, L).
 float& Orthogonaliser::element(std::span<float> x, std::size_t r, std::size_t c) const {
   return x[rows_ > columns_ ? c * columns_ + r : r * columns_ + c];
 }
