@@ -18,9 +18,9 @@ class Orthogonaliser {
   Orthogonaliser(std::size_t rows, std::size_t columns);
 
   // x (rows, columns), of finite values: nearly the factor U V^T of its singular value decomposition, by Newton and Schulz
-  // (optim/newton_schulz.h), in 15 binary places. Zeros stay zeros. Singular values are divided by the fourth root of the sum
-  // of their fourth powers first, a nearer bound than the root of the sum of squares, by which Jordan et al. (2024) divide
-  // them. On all threads.
+  // (optim/newton_schulz.h), in 15 binary places; elements above 1, which matrices of a few elements have, end there. Zeros
+  // stay zeros. Singular values are divided by the fourth root of the sum of their fourth powers first, a nearer bound than the
+  // root of the sum of squares, by which Jordan et al. (2024) divide them. On all threads.
   void apply(std::span<float> x);
 
  private:

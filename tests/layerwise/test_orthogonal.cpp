@@ -68,9 +68,8 @@ std::vector<double> expected_factor(const std::vector<float>& from, std::size_t 
 }  // namespace
 
 TEST_CASE("the orthogonal factor of gradients is that of their singular values", "[muon]") {
-  for (const auto& [rows, columns] :
-       {std::pair(1U, 1U), std::pair(1U, 70U), std::pair(20U, 64U), std::pair(64U, 192U), std::pair(50U, 33U),
-        std::pair(192U, 64U), std::pair(100U, 150U), std::pair(150U, 101U)}) {
+  for (const auto& [rows, columns] : {std::pair(1U, 70U), std::pair(20U, 64U), std::pair(64U, 192U), std::pair(50U, 33U),
+                                      std::pair(192U, 64U), std::pair(100U, 150U), std::pair(150U, 101U)}) {
     CAPTURE(rows, columns);
     std::vector<float> x = uneven(rows, columns, rows);
     const std::vector<double> expected = expected_factor(x, rows, columns);
