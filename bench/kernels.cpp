@@ -240,7 +240,8 @@ int run(const Settings& settings) {
   works.push_back(make_gemm(threads));
   works.push_back(make_pool(threads));
   works.push_back(make_encoding(threads));
-  for (const auto make : {make_backward, make_rounding, make_centring, make_descent, make_adam}) works.push_back(make(threads));
+  for (const auto make : {make_backward, make_rounding, make_centring, make_descent, make_combination, make_adam})
+    works.push_back(make(threads));
 
   Hasher hasher;
   for (const auto& work : works) hasher.update(check(*work, settings.tables).hex());

@@ -93,6 +93,7 @@ std::unique_ptr<Workload> make_backward(std::size_t threads);
 std::unique_ptr<Workload> make_rounding(std::size_t threads);
 std::unique_ptr<Workload> make_centring(std::size_t threads);
 std::unique_ptr<Workload> make_descent(std::size_t threads);
+std::unique_ptr<Workload> make_combination(std::size_t threads);
 std::unique_ptr<Workload> make_adam(std::size_t threads);
 
 // Building blocks of workloads. `use` and `part` separate streams of random numbers.

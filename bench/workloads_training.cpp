@@ -118,6 +118,19 @@ std::unique_ptr<Workload> make_descent(std::size_t threads) {
       });
 }
 
+std::unique_ptr<Workload> make_combination(std::size_t threads) {
+  Random random = random_for(11);
+  std::vector<std::int16_t> values(row);
+  std::vector<std::int32_t> sums(row);
+  for (std::int16_t& v : values) v = static_cast<std::int16_t>(static_cast<std::int32_t>(random.below(65536)) - 32768);
+  for (std::int32_t& v : sums) v = static_cast<std::int32_t>(random.next());
+  return std::make_unique<CallWorkload<std::int16_t>>("multiples added for Muon, a row of 2,304", "weights/s", row, row,
+                                                      threads, [values, sums](const simd::Kernels& kernels, std::int16_t* out) {
+                                                        kernels.combine_s16(values.data(), sums.data(), row, 3.4445F, 0x1p-13F,
+                                                                            out);
+                                                      });
+}
+
 std::unique_ptr<Workload> make_adam(std::size_t threads) {
   constexpr std::size_t n = 4096;
   Random random = random_for(10);

@@ -287,8 +287,9 @@ void LayerTrainer::save(TensorFile& file) const {
     file.put(prefix + "row_moment", {row_moment_.size()}, row_moment_);
     file.put(prefix + "column_moment", {layer_.patch_bits()}, column_moment_);
   }
-  if (muon_)
+  if (muon_) {
     file.put(prefix + "momentum", {layer_.ties().rows(), muon_->columns()}, std::span<const std::int16_t>(muon_->state()));
+  }
 }
 
 void LayerTrainer::load(const TensorFile& file) {

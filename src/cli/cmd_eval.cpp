@@ -104,11 +104,8 @@ void add_data_of_run(Options& options, EvalSettings& settings) {
     const std::string_view name = trim(std::string_view(line).substr(0, line.find('=')));
     const std::string folder(trim(std::string_view(line).substr(line.find('=') + 1)));
     if (name != "data") continue;
-    if (options.source("data") == Options::Source::none && !std::filesystem::exists(folder)) {
-      fail(ErrorKind::data,
-           "--data: {}: there is no such file or folder, which the run {} names; expected --data with its folder of tokens, "
-           "or with another text than it has learned",
-           folder, run.string());
+    if (options.source("data") == Options::Source::none) {
+      require_there(run, folder, "data", "its folder of tokens, or with another text than it has learned");
     }
     if (std::filesystem::is_directory(folder)) {
       options.read_ini(line, (run / options_file).string(), Options::Source::run);

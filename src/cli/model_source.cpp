@@ -309,7 +309,7 @@ std::optional<std::size_t> path_place(const std::string& spec) {
 
 }  // namespace
 
-void require_there(const fs::path& run, const std::string& spec, const std::string& option) {
+void require_there(const fs::path& run, const std::string& spec, const std::string& option, const char* expected) {
   const std::optional<std::size_t> place = path_place(spec);
   if (!place || spec.empty() || fs::exists(spec.substr(*place))) return;
   const std::string path = spec.substr(*place);
@@ -317,9 +317,8 @@ void require_there(const fs::path& run, const std::string& spec, const std::stri
     fail(ErrorKind::data, "{}: there is no such file or folder, which the run {} names; expected it, or a link to it", path,
          run.string());
   }
-  fail(ErrorKind::data,
-       "--{0}: {1}: there is no such file or folder, which the run {2} names; expected --{0} with its place now", option, path,
-       run.string());
+  fail(ErrorKind::data, "--{0}: {1}: there is no such file or folder, which the run {2} names; expected --{0} with {3}", option,
+       path, run.string(), expected);
 }
 
 std::string absolute_spec(const std::string& spec) {

@@ -100,8 +100,9 @@ data::DataSplits load_test_data(const DataOptions& options, const std::vector<st
 data::DataSplits data_of_run(const std::filesystem::path& run);
 
 // Throws Error(data) if a path, or a data set, that a run names is not there any more: another place is told by `option`, or ""
-// where the command has none.
-void require_there(const std::filesystem::path& run, const std::string& spec, const std::string& option);
+// where the command has none, as `expected` says.
+void require_there(const std::filesystem::path& run, const std::string& spec, const std::string& option,
+                   const char* expected = "its place now");
 
 // `spec` with the path in it made absolute, so that a run can be continued from another folder.
 std::string absolute_spec(const std::string& spec);

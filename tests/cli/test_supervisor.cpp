@@ -100,16 +100,21 @@ until_asked
 )";
 }
 
-}  // namespace
-
-// It was excluded for good, whatever had been wrong.
-TEST_CASE("a host with which a start came to nothing joins again later", "[launch]") {
-  Play play(n2_fails_first("exit 9"));
+Outcome launch_that_n2_joins(Play& play) {
   play.up("n1");
   const Outcome outcome = play.launch("n1\nn2\n");
   INFO(outcome.out << outcome.err);
   REQUIRE(outcome.code == 0);
   CHECK(has(outcome.out, "launch: n2 is there: the run goes on with it"));
+  return outcome;
+}
+
+}  // namespace
+
+// It was excluded for good, whatever had been wrong.
+TEST_CASE("a host with which a start came to nothing joins again later", "[launch]") {
+  Play play(n2_fails_first("exit 9"));
+  const Outcome outcome = launch_that_n2_joins(play);
   CHECK(has(outcome.out, "launch: goes on without n2, with which it came to nothing, for 2.0 s"));
   const std::vector<std::string> started = play.started();
   REQUIRE(started.size() >= 4);
@@ -203,11 +208,7 @@ TEST_CASE("a launch does not give up starts that make steps until they are kille
 
 TEST_CASE("a host that came to a start that was killed at its work is not suspected", "[launch]") {
   Play play(n2_fails_first("began=0; mark 1; exit 137"));
-  play.up("n1");
-  const Outcome outcome = play.launch("n1\nn2\n");
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == 0);
-  CHECK(has(outcome.out, "launch: n2 is there: the run goes on with it"));
+  const Outcome outcome = launch_that_n2_joins(play);
   CHECK_FALSE(has(outcome.out, "goes on without"));
 }
 
@@ -242,10 +243,7 @@ TEST_CASE("a host that came when rank 0 had trouble with its own disk is not sus
     echo "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD"
     echo "with errorcode 5."
     exit 5)"));
-  play.up("n1");
-  const Outcome outcome = play.launch("n1\nn2\n");
-  INFO(outcome.out << outcome.err);
-  REQUIRE(outcome.code == 0);
+  const Outcome outcome = launch_that_n2_joins(play);
   CHECK(has(outcome.out, "launch: rank 0: exit code 5"));
   CHECK_FALSE(has(outcome.out, "goes on without"));
 }

@@ -65,6 +65,24 @@ std::vector<RoundReply> replies_in(const fs::path& shared) {
   return replies;
 }
 
+// A job whose workers make steps up to each of these, are asked to stop, and are gone.
+void run_and_stop(const SharedFolder& folder, const LocalOptions& options, std::uint64_t steps,
+                  const std::vector<std::uint64_t>& until) {
+  {
+    TreeWorker worker(folder.path(), options, steps);
+    worker.begin();
+    for (const std::uint64_t step : until) worker.run(step);
+    worker.stop();
+  }
+  world().barrier();
+}
+
+// Rank 0 is in the middle of round 2, for which the others have sent their messages and wait as the stop comes.
+std::vector<std::uint64_t> in_round_2() {
+  if (world().is_root()) return {10};
+  return {8, 12};
+}
+
 std::vector<std::string> all_names() {
   std::vector<std::string> names;
   for (int r = 0; r < world().size(); ++r) names.push_back(fmt::format("w{}", r));
@@ -143,14 +161,7 @@ TEST_CASE("a message that a job did not count counts in a later one", "[local]")
   constexpr std::uint64_t steps = 24;
   const SharedFolder folder;
   const LocalOptions options = sparse(4);
-  {
-    TreeWorker worker(folder.path(), options, steps);
-    worker.begin();
-    worker.run(world().is_root() ? 10 : 8);
-    if (!world().is_root()) worker.run(12);  // of round 2, as the stop comes
-    worker.stop();
-  }
-  world().barrier();
+  run_and_stop(folder, options, steps, in_round_2());
   if (world().is_root()) {
     TreeWorker alone(folder.path(), options, steps, 0, 1, 2, mpi::Comm());
     alone.begin();
@@ -178,14 +189,7 @@ TEST_CASE("workers that come back under other names send what was not counted", 
   constexpr std::uint64_t steps = 24;
   const SharedFolder folder;
   const LocalOptions options = sparse(4);
-  {
-    TreeWorker worker(folder.path(), options, steps);
-    worker.begin();
-    worker.run(world().is_root() ? 10 : 8);
-    if (!world().is_root()) worker.run(12);
-    worker.stop();
-  }
-  world().barrier();
+  run_and_stop(folder, options, steps, in_round_2());
   TreeWorker worker(folder.path(), options, steps, 0, 1, 2, everybody(), "v");
   worker.begin();
   CHECK(worker.trainer.steps() == 8);
@@ -242,13 +246,7 @@ TEST_CASE("a job whose newest replies are damaged goes on from those before", "[
   constexpr std::uint64_t steps = 40;
   const SharedFolder folder;
   LocalOptions options = sparse(4);
-  {
-    TreeWorker worker(folder.path(), options, steps);
-    worker.begin();
-    worker.run(28);
-    worker.stop();
-  }
-  world().barrier();
+  run_and_stop(folder, options, steps, {28});
   const fs::path replies = folder.path() / "replies";
   if (world().is_root()) write_file(replies / "00000005.safetensors", "nothing");
   world().barrier();
@@ -279,13 +277,7 @@ TEST_CASE("a job that cannot open a reply just now ends, and keeps all of them",
   constexpr std::uint64_t steps = 40;
   const SharedFolder folder;
   const LocalOptions options = sparse(4);
-  {
-    TreeWorker worker(folder.path(), options, steps);
-    worker.begin();
-    worker.run(28);
-    worker.stop();
-  }
-  world().barrier();
+  run_and_stop(folder, options, steps, {28});
   const fs::path reply = folder.path() / "replies/00000002.safetensors", away = folder.path() / "away";
   if (world().is_root()) {
     fs::rename(reply, away);

@@ -56,6 +56,10 @@ struct Setting {
     hooks.evaluate = [this](const SignOfLife&) { return Evaluated{trainer.evaluate(500, 0, 2), {}}; };
     return train::run(trainer, options, hooks, progress);
   }
+  void run_and_stop_after(std::uint64_t step) {
+    options.stop = [this, step] { return trainer.steps() == step; };
+    CHECK_THROWS(run());
+  }
 
   nn::Engine engine;
   Classification task;
@@ -428,8 +432,7 @@ TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") 
   {
     Setting setting(out);
     setting.options.checkpoint_seconds = 0;  // after every step
-    setting.options.stop = [&] { return setting.trainer.steps() == 11; };
-    CHECK_THROWS(setting.run());
+    setting.run_and_stop_after(11);
   }
   REQUIRE(run::list_checkpoints(out).size() == 2);
   fs::resize_file(run::list_checkpoints(out)[0], 100);
@@ -444,11 +447,7 @@ TEST_CASE("a damaged checkpoint is passed over for the one before it", "[run]") 
 TEST_CASE("a run that goes on gives signs of life while it reads its checkpoint", "[run]") {
   const test::TempDir folder;
   const fs::path out = folder.path() / "run";
-  {
-    Setting setting(out);
-    setting.options.stop = [&] { return setting.trainer.steps() == 6; };
-    CHECK_THROWS(setting.run());
-  }
+  Setting(out).run_and_stop_after(6);
   fs::remove(out / progress_file_name);
   Setting setting(out);
   setting.options.resume = true;
@@ -469,11 +468,7 @@ TEST_CASE("a disk that is full ends a run and leaves the last good checkpoint", 
   const fs::path whole = folder.path() / "whole";
   const fs::path out = folder.path() / "run";
   Setting(whole).run();
-  {
-    Setting setting(out);
-    setting.options.stop = [&] { return setting.trainer.steps() == 6; };
-    CHECK_THROWS(setting.run());
-  }
+  Setting(out).run_and_stop_after(6);
   {
     Setting setting(out);
     setting.options.resume = true;
@@ -618,11 +613,7 @@ TEST_CASE("a folder that is deleted or emptied under a run is an error", "[run]"
 TEST_CASE("a run removes what killed ones left in its folder", "[run]") {
   const test::TempDir folder;
   const fs::path out = folder.path() / "run";
-  {
-    Setting setting(out);
-    setting.options.stop = [&] { return setting.trainer.steps() == 6; };
-    CHECK_THROWS(setting.run());
-  }
+  Setting(out).run_and_stop_after(6);
   const fs::path left = out / "checkpoint.next.safetensors.1-00000000000000aa.tmp";
   test::write_file(left, "part of a checkpoint");
   fs::last_write_time(left, fs::file_time_type::clock::now() - std::chrono::hours(2));  // by its name it is another host's

@@ -44,15 +44,19 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Paths in a folder; none where it cannot be read just now.
-std::vector<fs::path> list(const fs::path& folder) {
+// Paths in a folder, as far as it can be read just now.
+std::vector<fs::path> list(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> paths;
-  std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     paths.push_back(entry->path());
   }
   std::ranges::sort(paths);
   return paths;
+}
+
+std::vector<fs::path> list(const fs::path& folder) {
+  std::error_code passed_over;
+  return list(folder, passed_over);
 }
 
 TensorFile file_of(const mpi::Bundle& bundle) {
@@ -198,8 +202,9 @@ void FolderExchange::publish_first_state(TensorFile file, std::uint64_t steps) {
   if (steps > 0) presence_.leave();
   // A folder that cannot be listed just now is none without states.
   std::error_code error;
-  for (fs::directory_iterator entry(options_.folder / "states", error), end; !error && entry != end;) entry.increment(error);
-  if (error) fail(ErrorKind::io, "{}: {}", (options_.folder / "states").string(), error.message());
+  const fs::path states = options_.folder / "states";
+  list(states, error);
+  if (error) fail(ErrorKind::io, "{}: {}", states.string(), error.message());
   require_first(options_, steps);
   create(state_path(0), file.serialize());
 }
