@@ -17,24 +17,6 @@ namespace {
 constexpr std::size_t rows_per_part = 16;
 constexpr double smallest_moment = 1e-4;  // relative to the mean of all
 
-// The `most` largest of numbers that were counted in a histogram; of equals, those that are asked about first.
-class Largest {
- public:
-  Largest(const std::vector<std::size_t>& histogram, std::size_t most) : edge_(histogram.size()), left_(most) {
-    while (edge_ > 0 && histogram[edge_ - 1] <= left_) left_ -= histogram[--edge_];
-  }
-  bool takes(std::size_t number) {
-    if (number >= edge_) return true;
-    if (number + 1 < edge_ || left_ == 0) return false;
-    --left_;
-    return true;
-  }
-
- private:
-  std::size_t edge_;  // from here on all are taken,
-  std::size_t left_;  // and this number of those just below
-};
-
 }  // namespace
 
 // With the value-weighted count n_k of set input bits and G0 the sum of values, dL/dw_k of value(w_k) is proportional to
@@ -159,93 +141,46 @@ void LayerTrainer::choose(const LayerSums& sums, double rate, std::uint64_t step
     inverse = static_cast<float>(std::sqrt(weights / squares));
   }
   if (factored) move_second_moments(static_cast<double>(inverse));
-  const auto rows = static_cast<std::ptrdiff_t>(ties.rows());
-  if (muon_) {
+  const auto each_row = [&](auto&& visit) {
 #pragma omp parallel for schedule(static)
-    for (std::ptrdiff_t i = 0; i < rows; ++i) {
+    for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(ties.rows()); ++i) {
       thread_local std::vector<float> gradient;
       gradient.resize(bits);
-      const auto o = static_cast<std::size_t>(i);
+      visit(static_cast<std::size_t>(i), gradient);
+    }
+  };
+  if (muon_) {
+    each_row([&](std::size_t o, std::vector<float>& gradient) {
       gradient_of(sums, o, centred_rms.has_value(), gradient.data());
       muon_->take(o, gradient, inverse);
-    }
+    });
     muon_->orthogonalise();
   }
-#pragma omp parallel
-  {
-    thread_local std::vector<float> gradient;
-    gradient.resize(bits);
-#pragma omp for schedule(static)
-    for (std::ptrdiff_t i = 0; i < rows; ++i) {
-      const auto o = static_cast<std::size_t>(i);
-      if (muon_) {
-        muon_->give(o, gradient);
-      } else {
-        gradient_of(sums, o, centred_rms.has_value(), gradient.data());
-        const float scale = factored ? row_scale_[o] : inverse;
-        for (float& g : gradient) g *= scale;
-        for (std::size_t k = 0; k < bits && factored; ++k) gradient[k] *= column_scale_[k];
-      }
-      std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
-      std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + o * layer_.patch_words();
-      rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),
-                   {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
-      const std::size_t words = layer_.patch_words();
-      for (std::size_t same = o + ties.rows(); same < layer_.channels(); same += ties.rows()) {
-        std::copy_n(state_.data() + o * bits, bits, state_.data() + same * bits);
-        std::copy_n(sign, words, new_sign_.data() + same * words);
-        if (nonzero != nullptr) std::copy_n(nonzero, words, new_nonzero_.data() + same * words);
-      }
+  each_row([&](std::size_t o, std::vector<float>& gradient) {
+    if (muon_) {
+      muon_->give(o, gradient);
+    } else {
+      gradient_of(sums, o, centred_rms.has_value(), gradient.data());
+      const float scale = factored ? row_scale_[o] : inverse;
+      for (float& g : gradient) g *= scale;
+      for (std::size_t k = 0; k < bits && factored; ++k) gradient[k] *= column_scale_[k];
     }
-  }
+    std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
+    std::uint64_t* nonzero = new_nonzero_.empty() ? nullptr : new_nonzero_.data() + o * layer_.patch_words();
+    rule_.update(options_.rule, rate, Random(flip_key_, Stream::flips, step, o).next(),
+                 {state_.data() + o * bits, gradient.data(), layer_.valid_bits().data(), sign, nonzero, bits});
+    const std::size_t words = layer_.patch_words();
+    for (std::size_t same = o + ties.rows(); same < layer_.channels(); same += ties.rows()) {
+      std::copy_n(state_.data() + o * bits, bits, state_.data() + same * bits);
+      std::copy_n(sign, words, new_sign_.data() + same * words);
+      if (nonzero != nullptr) std::copy_n(nonzero, words, new_nonzero_.data() + same * words);
+    }
+  });
   if (rule_.score != nullptr) {
     flip_highest_scores(rule_.flips(options_.rule, rate, weights));
   } else if (options_.flip_limit != 0 && new_nonzero_.empty()) {
     limit_flips();
   }
-}
-
-void LayerTrainer::flip_highest_scores(std::size_t most) {
-  const std::size_t bits = layer_.patch_bits();
-  const auto for_each_candidate = [&](auto&& visit) {
-    for (std::size_t o = 0; o < layer_.channels(); ++o) {
-      std::uint64_t* sign = new_sign_.data() + o * layer_.patch_words();
-      for (std::size_t k = 0; k < bits; ++k) {
-        if (!get_bit(layer_.valid_bits().data(), k)) continue;
-        const std::int32_t score = rule_.score(state_[o * bits + k], get_bit(sign, k));
-        if (score > 0) visit(sign, k, state_[o * bits + k], static_cast<std::size_t>(score));
-      }
-    }
-  };
-  histogram_.assign(1U << 15U, 0);  // scores are 15-bit integers
-  for_each_candidate([&](std::uint64_t*, std::size_t, std::int16_t&, std::size_t score) { ++histogram_[score]; });
-  Largest highest(histogram_, most);
-  for_each_candidate([&](std::uint64_t* sign, std::size_t k, std::int16_t& state, std::size_t score) {
-    if (!highest.takes(score)) return;
-    set_bit(sign, k, !get_bit(sign, k));
-    state = 0;
-  });
-}
-
-// Undoes the flips whose accumulators are nearest to 0, but for the surest `flip_limit`; they stay wanted. Equals are taken in
-// the order of the weights.
-void LayerTrainer::limit_flips() {
-  const std::size_t words = layer_.patch_words();
-  const std::size_t bits = layer_.patch_bits();
-  const auto for_each_flip = [&](auto&& visit) {
-    for (std::size_t i = 0; i < new_sign_.size(); ++i) {
-      for (std::uint64_t changed = layer_.rows()[i] ^ new_sign_[i]; changed != 0; changed &= changed - 1) {
-        const auto bit = static_cast<std::size_t>(std::countr_zero(changed));
-        visit(i, bit, static_cast<std::size_t>(std::abs(std::int32_t{state_[i / words * bits + i % words * word_bits + bit]})));
-      }
-    }
-  };
-  histogram_.assign((1U << 15U) + 1, 0);
-  for_each_flip([&](std::size_t, std::size_t, std::size_t sureness) { ++histogram_[sureness]; });
-  Largest surest(histogram_, options_.flip_limit);
-  for_each_flip([&](std::size_t word, std::size_t bit, std::size_t sureness) {
-    if (!surest.takes(sureness)) new_sign_[word] ^= std::uint64_t{1} << bit;
-  });
 }
 
 mpi::SparseVector LayerTrainer::changes() const {

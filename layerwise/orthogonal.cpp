@@ -11,8 +11,7 @@
 namespace bitloom::layerwise {
 namespace {
 
-// Products are made in panels of so many columns of the second factor, which is what kernels read at a time, and of so many
-// rows of the first.
+// Columns of the second factor and rows of the first of which products are made at a time; kernels read 64 columns at once.
 constexpr std::size_t panel_width = 64;
 constexpr std::size_t rows_of_block = 48;
 

@@ -5,7 +5,7 @@
 
 namespace bitloom::optim {
 
-// Each of so many steps maps a singular value x to a x + b x^3 + c x^5: those above a hundredth or so end between 0.7 and 1.2.
+// Each step maps a singular value x to a x + b x^3 + c x^5. After five those above a hundredth or so are between 0.7 and 1.2.
 inline constexpr std::size_t newton_schulz_steps = 5;
 // Where singular values begin nearer to 1 (layerwise/orthogonal.h) fewer do.
 inline constexpr std::size_t newton_schulz_steps_of_binary = 3;
