@@ -143,7 +143,7 @@ int data_clean(Session& session, std::span<const std::string> args) {
                  "1 disables the limit",
                  true);
   options.series("test", settings.tests, "FILE",
-                 "Test set, read as the input is, whose percentage of 8-grams of words in the input is reported");
+                 "Test set, read as the input is, whose percentage of 8-grams of words in what is kept is reported");
   options.flag("force", force, "Replacement of files that are there");
   if (!parse_or_show_help(session, args, options)) return exit_done;
   const data::TextInput& input = text.input();

@@ -318,7 +318,7 @@ int launch(Session& session, std::span<const std::string> args) {
                "on this machine");
   options.count("local", supervisor.local, 1, 10000,
                 "Number of processes on this machine; if none is given, float nets take --tensor times --pipeline times "
-                "--shard-ranks, and beside the hosts of --hostfile one, or one group of those that exchange the most");
+                "--shard-ranks, and beside the hosts of --hostfile all nets one, or one group of those that exchange the most");
   options.count("min-workers", supervisor.min_workers, 1, 1000000,
                 "Smallest number of processes; with fewer it waits for hosts of --hostfile, without which there are those of "
                 "--local alone. With --hostfile at least one host must be there at first, unless this is given");

@@ -28,43 +28,61 @@ void declare_net(Options& options, CnnSettings& settings) {
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
+// Options for which the net's description has values.
+template <typename Declare>
+void declare_of_net(Options& options, Declare&& declare) {
+  options.has_defaults(false);
+  declare();
+  options.has_defaults(true);
+}
+
 void declare_sizes(Options& options, CnnSettings& settings) {
-  options.count("batch", settings.training.batch, 1, 1000000,
-                "Images per step; rate and decay of the description change in proportion");
+  declare_of_net(options, [&] {
+    options.count("batch", settings.training.batch, 1, 1000000,
+                  "Images per step; the description's rate, and of SGD its decay, change in proportion");
+  });
   options.text("micro-batch", settings.micro_batch, "N",
                "Images at once, a divisor of the batch, whose statistics batch norm takes; auto: a process's share of the "
                "batch, or less where the memory is too small");
   options.bytes("memory", settings.memory,
                 "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
-  options.choice("optimizer", settings.training.optimizer, {"adamw", "rmsprop", "sgd"},
-                 "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
+  declare_of_net(options, [&] {
+    options.choice("optimizer", settings.training.optimizer, {"adamw", "rmsprop", "sgd"},
+                   "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
+  });
 }
 
 void declare_slow_weights(Options& options, CnnSettings& settings) {
-  options.count("lookahead", settings.training.lookahead, 0, 1000000,
-                "Steps between which slow weights follow (Lookahead); 0 disables it");
+  declare_of_net(options, [&] {
+    options.count("lookahead", settings.training.lookahead, 0, 1000000,
+                  "Steps between which slow weights follow (Lookahead); 0 disables it");
+  });
   options.number("average", settings.average, 0, 1,
                  "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
 }
 
 void declare_recipe(Options& options, CnnSettings& settings) {
   models::CnnTraining& training = settings.training;
-  options.group("Training (the net's description says what is not given)");
-  options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true);
+  options.group("Training (the net's description says what is not given and has no default here)");
+  declare_of_net(options, [&] { options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true); });
   options.count("steps", settings.steps, 0, any_count, "Number of optimiser steps, instead of --epochs; 0: as the epochs have");
   declare_sizes(options, settings);
-  options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);
-  options.choice("schedule", training.schedule, rate_course_names(), "Course of the learning rate");
-  options.number("momentum", training.momentum, 0, 1, "Momentum of SGD");
-  options.number("weight-decay", training.weight_decay, 0, 1e3,
-                 "Weight decay; SGD: of a step at the peak learning rate, whatever that is; otherwise per learning rate");
-  options.number("label-smoothing", training.label_smoothing, 0, 1, "Share of a label that is spread over all classes");
+  declare_of_net(options, [&] {
+    options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);
+    options.choice("schedule", training.schedule, rate_course_names(), "Course of the learning rate");
+    options.number("momentum", training.momentum, 0, 1, "Momentum of SGD");
+    options.number("weight-decay", training.weight_decay, 0, 1e3,
+                   "Weight decay; SGD: of a step at the peak learning rate, whatever that is; otherwise per learning rate");
+    options.number("label-smoothing", training.label_smoothing, 0, 1, "Share of a label that is spread over all classes");
+  });
   declare_slow_weights(options, settings);
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
-  options.text("augment", training.augment, "LIST",
-               "Changes to training images: none, or some of crop[N], contrastN, brightnessN, colourN, cutout[N]");
-  options.choice("flip", training.flip, models::flip_names(),
-                 "Mirror images; alternating: every second epoch shows an image mirrored");
+  declare_of_net(options, [&] {
+    options.text("augment", training.augment, "LIST",
+                 "Changes to training images: none, or some of crop[N], contrastN, brightnessN, colourN, cutout[N]");
+    options.choice("flip", training.flip, models::flip_names(),
+                   "Mirror images; alternating: every second epoch shows an image mirrored");
+  });
   declare_dtype(options, settings.values);
   settings.declare_seed(options);
 }
@@ -122,7 +140,7 @@ void CnnSettings::declare(Options& options) {
 
 void CnnSettings::declare_plan(Options& options) {
   declare_net(options, *this);
-  options.group("Training (the net's description says what is not given)");
+  options.group("Training (the net's description says what is not given and has no default here)");
   declare_sizes(options, *this);
   declare_slow_weights(options, *this);
   declare_dtype(options, values);

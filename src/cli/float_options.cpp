@@ -37,7 +37,9 @@ void FloatSettings::declare_seed(Options& options) {
 void FloatSettings::declare_folder(Options& options) {
   options.transient(true);
   options.text("out", out, "FOLDER", "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
-  options.flag("resume", resume, "Continuation of the run in --out, whose options need not be repeated");
+  options.flag("resume", resume,
+               "Continuation of the run in --out, whose options need not be repeated, but for those that say how processes "
+               "divide the net, --log-events, --watchdog-seconds and --notice-command");
   options.text("config", config_file, "FILE",
                "File with options, a line `name = value` each, comments after #; the command line overrides it");
   options.transient(false);

@@ -186,9 +186,9 @@ void DataOptions::declare(Options& options) {
       "data", spec, "SPEC",
       "Data set: synth, synth:SEED, or a folder with CIFAR-10, CIFAR-100, MNIST or one sub-folder of images per class; "
       "KIND:FOLDER (cifar10, cifar100, idx, folder) says which");
-  options.text(
-      "validation", validation, "N",
-      "Number of training images that are held back for validation; auto: 5000, or a tenth of a set below 20000; 0: none");
+  options.text("validation", validation, "N",
+               "Number of training images that are held back for validation; auto: 5000, or a tenth of a set below 20000; "
+               "0: none. Of images with captions: their share, 0 to 0.9");
   options.count("split-seed", split_seed, 0, std::numeric_limits<std::int64_t>::max(),
                 "Seed of the choice of images that are held back");
   options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(),

@@ -100,11 +100,13 @@ std::uint64_t parse_bytes(const std::string& label, const std::string& text) {
 
 Options::Options(std::string usage, std::string summary) : usage_(std::move(usage)), summary_(std::move(summary)) {}
 
-Options::Entry& Options::add(const std::string& name, const std::string& placeholder, const std::string& description) {
+Options::Entry& Options::add(const std::string& name, const std::string& placeholder, const std::string& description,
+                             const std::string& default_text) {
   Entry entry;
   entry.name = name;
   entry.placeholder = placeholder;
   entry.description = description;
+  if (has_defaults_ && !default_text.empty()) entry.description += fmt::format(" (default {})", default_text);
   entry.group = group_;
   entry.transient = transient_;
   return entries_.emplace_back(std::move(entry));
@@ -127,7 +129,7 @@ void Options::flag(const std::string& name, bool& value, const std::string& desc
 
 void Options::text(const std::string& name, std::string& value, const std::string& placeholder,
                    const std::string& description) {
-  Entry& entry = add(name, placeholder, value.empty() ? description : fmt::format("{} (default {})", description, value));
+  Entry& entry = add(name, placeholder, description, value);
   entry.set = [&value](const std::string&, const std::vector<std::string>& values) { value = values.front(); };
   entry.get = [&value] { return value.empty() ? std::vector<std::string>{} : std::vector<std::string>{value}; };
 }
@@ -148,7 +150,7 @@ void Options::series(const std::string& name, std::vector<std::string>& values, 
 
 void Options::choice(const std::string& name, std::string& value, std::vector<std::string> allowed,
                      const std::string& description) {
-  Entry& entry = add(name, fmt::format("{}", fmt::join(allowed, "|")), fmt::format("{} (default {})", description, value));
+  Entry& entry = add(name, fmt::format("{}", fmt::join(allowed, "|")), description, value);
   if (allowed.size() > 3) entry.placeholder = "NAME";
   entry.allowed = allowed;
   entry.set = [&value, allowed = std::move(allowed)](const std::string& label, const std::vector<std::string>& values) {
@@ -162,7 +164,7 @@ void Options::choice(const std::string& name, std::string& value, std::vector<st
 
 void Options::count(const std::string& name, std::size_t& value, std::size_t low, std::size_t high,
                     const std::string& description) {
-  Entry& entry = add(name, "N", fmt::format("{} (default {})", description, value));
+  Entry& entry = add(name, "N", description, fmt::format("{}", value));
   entry.set = [&value, low, high](const std::string& label, const std::vector<std::string>& values) {
     const auto number = parse_int(values.front());
     if (!number || *number < 0 || static_cast<std::size_t>(*number) < low || static_cast<std::size_t>(*number) > high) {
@@ -176,7 +178,7 @@ void Options::count(const std::string& name, std::size_t& value, std::size_t low
 
 void Options::number(const std::string& name, double& value, double low, double high, const std::string& description,
                      bool open) {
-  Entry& entry = add(name, "X", fmt::format("{} (default {})", description, value));
+  Entry& entry = add(name, "X", description, fmt::format("{}", value));
   entry.set = [&value, low, high, open](const std::string& label, const std::vector<std::string>& values) {
     const auto number = parse_double(values.front());
     if (!number || !(open ? *number > low : *number >= low) || !(*number <= high)) {
@@ -189,7 +191,7 @@ void Options::number(const std::string& name, double& value, double low, double 
 }
 
 void Options::bytes(const std::string& name, std::uint64_t& value, const std::string& description) {
-  Entry& entry = add(name, "SIZE", fmt::format("{} (default {})", description, bytes_text(value)));
+  Entry& entry = add(name, "SIZE", description, bytes_text(value));
   entry.set = [&value](const std::string& label, const std::vector<std::string>& values) {
     value = parse_bytes(label, values.front());
   };

@@ -31,6 +31,9 @@ class Options {
   void group(const std::string& title) { group_ = title; }
   // The options declared after it are not written by to_ini(): they say where and how, not what.
   void transient(bool value) { transient_ = value; }
+  // For the options declared after it: whether the values of their variables are the defaults, which descriptions then name, or
+  // it is for the descriptions to say where they come from.
+  void has_defaults(bool value) { has_defaults_ = value; }
 
   // If called: --help shows these options alone, and --help-all the others too.
   void everyday(std::initializer_list<const char*> names) { everyday_.assign(names.begin(), names.end()); }
@@ -59,7 +62,7 @@ class Options {
   void needs(std::span<const Need> table) { needs_.insert(needs_.end(), table.begin(), table.end()); }
 
   // Each puts the value of an option into a variable, which holds the default until finish(). The description gets the default
-  // appended where there is one; it names the unit.
+  // appended where there is one (has_defaults()); it names the unit.
   void flag(const std::string& name, bool& value, const std::string& description);
   void text(const std::string& name, std::string& value, const std::string& placeholder, const std::string& description);
   void list(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
@@ -118,7 +121,8 @@ class Options {
     std::string label;  // how messages call the option: "--batch", "train.ini:3: batch"
     std::vector<std::string> values;
   };
-  Entry& add(const std::string& name, const std::string& placeholder, const std::string& description);
+  Entry& add(const std::string& name, const std::string& placeholder, const std::string& description,
+             const std::string& default_text = "");
   const Entry* find(const std::string& name) const;
   const Former* find_former(const std::string& name) const;
   std::string help_on_screen() const;
@@ -132,7 +136,7 @@ class Options {
   void collect(Parser&& parser, Label&& label, Source source);
 
   std::string usage_, summary_, group_ = "Options";
-  bool transient_ = false;
+  bool transient_ = false, has_defaults_ = true;
   std::vector<Entry> entries_;
   std::vector<std::string> everyday_;
   std::vector<Need> needs_;

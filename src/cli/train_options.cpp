@@ -96,7 +96,9 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.transient(true);
   options.text("out", settings.out, "FOLDER",
                "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
-  options.flag("resume", settings.resume, "Continuation of the run in --out, whose net, data and options need not be repeated");
+  options.flag("resume", settings.resume,
+               "Continuation of the run in --out, whose net, data and options need not be repeated, but for --tree, "
+               "--batch-per-rank, --plan, --watchdog-seconds and --notice-command");
   options.text("config", settings.config, "FILE",
                "File with options, a line `name = value` each, comments after #; the command line overrides it");
   options.transient(false);
