@@ -1,9 +1,8 @@
 #include "layerwise/muon.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-
-#include "core/bits.h"
 
 namespace bitloom::layerwise {
 namespace {
@@ -14,36 +13,38 @@ constexpr float momentum_limit = 32767.0F;
 }  // namespace
 
 Muon::Muon(const BinaryLayer& layer, double momentum)
-    : keep_(static_cast<float>(momentum)), rows_(layer.ties().rows()), column_of_bit_(layer.patch_bits()) {
+    : keep_(static_cast<float>(momentum)), rows_(layer.ties().rows()), column_of_word_(layer.patch_words()) {
   const Ties::PixelWords& words = layer.ties().pixel_words();
   const std::size_t pixel_words = words.place.size();
-  const std::size_t columns_per_tap = words.stored.size() * word_bits;
-  const std::size_t taps = layer.patch_words() / pixel_words;
-  bit_of_column_.resize(taps * columns_per_tap);
-  for (std::size_t bit = layer.patch_bits(); bit-- > 0;) {  // the first comes last
-    const std::size_t word = bit / word_bits;
-    const std::size_t column =
-        word / pixel_words * columns_per_tap + words.place[word % pixel_words] * word_bits + bit % word_bits;
-    column_of_bit_[bit] = static_cast<std::uint32_t>(column);
-    bit_of_column_[column] = static_cast<std::uint32_t>(bit);
+  word_of_column_.resize(layer.patch_words() / pixel_words * words.stored.size());
+  for (std::size_t word = layer.patch_words(); word-- > 0;) {  // the first comes last
+    column_of_word_[word] = word / pixel_words * words.stored.size() + words.place[word % pixel_words];
+    word_of_column_[column_of_word_[word]] = word;
   }
-  const auto is_weight = [&](std::uint32_t bit) { return get_bit(layer.valid_bits().data(), bit); };
-  weights_ = static_cast<double>(rows_) * static_cast<double>(std::ranges::count_if(bit_of_column_, is_weight));
+  std::size_t weights_of_row = 0;
+  for (const std::size_t word : word_of_column_) {
+    weights_of_row += static_cast<std::size_t>(std::popcount(layer.valid_bits()[word]));
+  }
+  weights_ = static_cast<double>(rows_ * weights_of_row);
   momentum_.assign(rows_ * columns(), 0);
   matrix_.assign(rows_ * columns(), 0);
   orthogonaliser_ = Orthogonaliser(rows_, columns());
 }
 
 void Muon::take(std::size_t row, std::span<const float> gradient, float scale) {
-  const std::size_t first = row * columns();
   const float add = (1 - keep_) * scale;
-  for (std::size_t c = 0; c < columns(); ++c) {
-    const float now = add * gradient[bit_of_column_[c]];
-    const float scaled = keep_ * static_cast<float>(momentum_[first + c]) + now * momentum_one;
-    const float limited = std::clamp(scaled, -momentum_limit, momentum_limit);
-    const auto moved = static_cast<std::int16_t>(limited + (limited < 0 ? -0.5F : 0.5F));
-    momentum_[first + c] = moved;
-    matrix_[first + c] = keep_ * static_cast<float>(moved) * (1 / momentum_one) + now;
+  for (std::size_t w = 0; w < word_of_column_.size(); ++w) {
+    const float* const from = gradient.data() + word_of_column_[w] * word_bits;
+    std::int16_t* const momentum = momentum_.data() + row * columns() + w * word_bits;
+    float* const matrix = matrix_.data() + row * columns() + w * word_bits;
+    for (std::size_t i = 0; i < word_bits; ++i) {
+      const float now = add * from[i];
+      const float scaled = keep_ * static_cast<float>(momentum[i]) + now * momentum_one;
+      const float limited = std::clamp(scaled, -momentum_limit, momentum_limit);
+      const auto moved = static_cast<std::int16_t>(limited + (limited < 0 ? -0.5F : 0.5F));
+      momentum[i] = moved;
+      matrix[i] = keep_ * static_cast<float>(moved) * (1 / momentum_one) + now;
+    }
   }
 }
 
@@ -57,8 +58,11 @@ void Muon::orthogonalise() {
 }
 
 void Muon::give(std::size_t row, std::span<float> gradient) const {
-  const float* const from = matrix_.data() + row * columns();
-  for (std::size_t bit = 0; bit < gradient.size(); ++bit) gradient[bit] = scale_ * from[column_of_bit_[bit]];
+  for (std::size_t word = 0; word < column_of_word_.size(); ++word) {
+    const float* const from = matrix_.data() + row * columns() + column_of_word_[word] * word_bits;
+    float* const to = gradient.data() + word * word_bits;
+    for (std::size_t i = 0; i < word_bits; ++i) to[i] = scale_ * from[i];
+  }
 }
 
 }  // namespace bitloom::layerwise

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "core/bits.h"
 #include "layerwise/layer.h"
 #include "layerwise/orthogonal.h"
 
@@ -31,14 +32,14 @@ class Muon {
   // The momentum: (R, columns), 1 is 2^12.
   std::span<const std::int16_t> state() const { return momentum_; }
   std::span<std::int16_t> state() { return momentum_; }
-  std::size_t columns() const { return bit_of_column_.size(); }
+  std::size_t columns() const { return word_of_column_.size() * word_bits; }
 
  private:
   float keep_;
   std::size_t rows_;
-  double weights_ = 0;                        // of the matrix: columns of bits that no input can set have none
-  std::vector<std::uint32_t> bit_of_column_;  // the first of those that are tied word by word
-  std::vector<std::uint32_t> column_of_bit_;  // (B)
+  double weights_ = 0;  // of the matrix: columns of bits that no input can set have none
+  // The first word of a patch that has the columns of a word; and back.
+  std::vector<std::size_t> word_of_column_, column_of_word_;
   std::vector<std::int16_t> momentum_;
   std::vector<float> matrix_;  // (R, columns)
   Orthogonaliser orthogonaliser_;
