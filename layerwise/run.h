@@ -73,7 +73,7 @@ class Run {
   void report_stage(const StageSummary& summary);
   EvaluationWatch watch(std::size_t images_before = 0);
   void report_start();
-  void validate(const std::vector<std::string>& members, StageSummary& summary);
+  void validate(const StageSpec& spec, StageSummary& summary);
   void finish_run();
   Classifier classifier(const std::vector<std::string>& members, const Views& views, const Stage* stage) const;
   // Whether a second run with the same options may give another net.

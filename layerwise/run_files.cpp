@@ -182,7 +182,7 @@ bool Run::reuse(std::size_t s) {
   StageSummary summary;
   summary.name = spec.name;
   summary.reused = true;
-  if (has_heads) validate(spec.heads, summary);
+  if (has_heads) validate(spec, summary);
   const auto history = file.metadata.find(history_key);
   if (history != file.metadata.end()) summary.trained_by = history_from_text(history->second);
   const std::string origin = origin_text(summary.trained_by);

@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "core/text.h"
 #include "core/utc.h"
 #include "core/version.h"
 #include "layerwise/run.h"
@@ -142,9 +144,14 @@ EvaluationWatch Run::watch(std::size_t images_before) {
   return {[this, images_before](std::size_t images) { open_.mark_evaluated(images_before + images); }, nullptr};
 }
 
-// Collective: the accuracy of the vote on the validation images, if there are any. Shifted views are for the end.
-void Run::validate(const std::vector<std::string>& members, StageSummary& summary) {
+// Collective: the accuracy of a stage on the validation images, if there are any: of the vote of those of its heads that the
+// net classifies with, or of all where it does so with none. Shifted views are for the end.
+void Run::validate(const StageSpec& spec, StageSummary& summary) {
   if (data_.validation.size() == 0) return;
+  std::vector<std::string> members;
+  std::ranges::copy_if(spec.heads, std::back_inserter(members),
+                       [&](const std::string& name) { return contains(options_.net.classifier, name); });
+  if (members.empty()) members = spec.heads;
   const Evaluation vote =
       classifier(members, {options_.net.views.mirror, 0}, nullptr).evaluate(comm_, data_.validation, watch());
   summary.validation_accuracy = vote.accuracy();
@@ -215,7 +222,7 @@ void Run::finish_stage(const Stage& stage) {
   trained_.take(comm_, stage, stage_);
   StageSummary summary;
   summary.name = spec.name;
-  validate(spec.heads, summary);
+  validate(spec, summary);
   summary.seconds = open_.elapsed();
   summary.images = result_.images;
   for (const StageSummary& earlier : result_.stages) {

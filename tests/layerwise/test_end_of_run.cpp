@@ -2,6 +2,7 @@
 #include <omp.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/progress_file.h"
 #include "tests/layerwise/small_run.h"
@@ -84,6 +85,23 @@ TEST_CASE("heads of a finished run have weights of few bits, as the evaluation s
   const Evaluation again = Classifier::of(simd::kernels(), model).evaluate(comm, splits().test, {});
   CHECK(again.confusion == few.test.confusion);
   CHECK(again.loss == few.test.loss);
+}
+
+// It was that of all of the stage's heads, some of which only help lower layers to learn.
+TEST_CASE("the accuracy of a stage is that of the heads that the net classifies with", "[trainer]") {
+  NetSpec net = two_layers_again();
+  net.stages.erase(net.stages.begin(), net.stages.end() - 1);
+  net.stages[0].heads = {"a", "b"};
+  net.stages[0].epochs = 4;
+  std::set<double> accuracies;
+  for (const std::vector<std::string>& classifier : std::vector<std::vector<std::string>>{{"a"}, {"b"}, {"a", "b"}}) {
+    const TempDir folder;
+    net.classifier = classifier;
+    const RunResult result = train_net(options_for(folder / "run", net));
+    CHECK(result.stages.back().validation_accuracy == result.validation.accuracy());
+    accuracies.insert(result.validation.accuracy());
+  }
+  CHECK(accuracies.size() > 1);
 }
 
 // There was no checkpoint after the last stage, and nothing asked whether to stop.
