@@ -160,6 +160,12 @@ LayerSpec read_layer(const Json& json, std::span<const std::string> earlier, con
   return spec;
 }
 
+void check_once(const std::string& where, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (std::ranges::count(names, name) > 1) fail(ErrorKind::usage, "{}: '{}' twice; expected each layer once", where, name);
+  }
+}
+
 StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std::string> layers, const std::string& where) {
   StageSpec spec;
   spec.head = head;
@@ -184,6 +190,7 @@ StageSpec read_stage(const Json& json, const HeadSpec& head, std::span<const std
   if (!json.contains("heads")) spec.heads = {spec.train.back()};
   for (const std::string& layer : spec.heads) check_name(where + ".heads", layer, spec.train);
   for (const std::string& layer : spec.discard) check_name(where + ".discard", layer, spec.train);
+  check_once(where + ".heads", spec.heads);
   if (spec.name.empty()) spec.name = spec.train.front();
   for (const auto& [name, value] : spec.options) check_stage_option(where + ".options", name, value);
   check_range(where + ".epochs", spec.epochs, 0, 100000);
@@ -302,6 +309,7 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
   const std::vector<std::string> members = check_stages(net, source);
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
+  check_once(source + ": classifier", net.classifier);
   for (const std::string& name : net.classifier) {
     if (contains(names, name) && !contains(members, name)) {
       fail(ErrorKind::usage, "{}: classifier: layer '{}' keeps no head; expected some of {}", source, name,

@@ -151,6 +151,8 @@ TEST_CASE("a stage's mistakes are named", "[net]") {
   CHECK(has(complaint(a, R"(, "stages": [{}])"), "stages[0].train: expected at least one layer"));
   CHECK(has(complaint(a, R"(, "stages": [{"train": ["b"]}])"), "stages[0].train: unknown name 'b'"));
   CHECK(has(complaint(both, R"(, "stages": [{"train": ["a"], "heads": ["b"]}])"), "stages[0].heads: unknown name 'b'"));
+  CHECK(has(complaint(both, R"(, "stages": [{"train": ["a", "b"], "heads": ["b", "b"]}])"),
+            "stages[0].heads: 'b' twice; expected each layer once"));
   CHECK(has(complaint(both, R"(, "stages": [{"train": ["a"], "epoch": 3}])"), "unknown key 'epoch'; did you mean 'epochs'?"));
   CHECK(
       has(complaint(both, R"(, "stages": [{"train": ["a"], "epochs": 100001}])"), "stages[0].epochs: 100001 is out of range"));
