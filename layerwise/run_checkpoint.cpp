@@ -73,14 +73,15 @@ void Run::read_epoch(const Json& json) {
 
 void Run::read_checkpoint() {
   std::vector<std::byte> bytes;
-  on_root([&] {
-    const run::FoundCheckpoint found = open_.find_checkpoint(identity_);
+  const auto read = [&](const std::function<void()>& sign) {
+    const run::FoundCheckpoint found = open_.find_checkpoint(identity_, sign);
     if (found.file) {
       bytes = read_bytes(found.path);
     } else {
       run::set_aside(found.damaged);  // the next one needs the place
     }
-  });
+  };
+  run::on_root_for_long(comm_, read, [this] { open_.mark(0, 0, false); });
   bytes = comm_.broadcast_bytes(std::move(bytes));
   if (bytes.empty()) {
     progress_.line("no usable checkpoint: training starts from the beginning");

@@ -54,12 +54,15 @@ std::string checksum_of(const std::map<std::string, std::string>& metadata,
   return hasher.finish().hex();
 }
 
-// Takes the checksum out of the metadata, if there is one.
+// Takes the checksum out of the metadata, if there is one. Calls alive() now and then, if there is one.
 void verify(const HeaderParser& parser, Checksum checksum, std::map<std::string, std::string>& metadata,
-            const std::map<std::string, StreamedTensor>& tensors) {
+            const std::map<std::string, StreamedTensor>& tensors, const std::function<void()>& alive = nullptr) {
   const auto stored = metadata.find(std::string(checksum_key));
   if (stored != metadata.end()) {
-    if (stored->second != checksum_of(metadata, tensors, [](std::string_view, std::span<const std::byte>) {})) {
+    const auto see = [&](std::string_view, std::span<const std::byte>) {
+      if (alive) alive();
+    };
+    if (stored->second != checksum_of(metadata, tensors, see)) {
       parser.damaged("its checksum does not match: the file is damaged");
     }
     metadata.erase(stored);
@@ -234,7 +237,7 @@ Tensor TensorSource::read(const std::string& name, DType dtype, const std::vecto
   return tensor;
 }
 
-TensorReader TensorReader::open(const std::filesystem::path& path, Checksum checksum) {
+TensorReader TensorReader::open(const std::filesystem::path& path, Checksum checksum, const std::function<void()>& alive) {
   TensorReader reader(FileReader(path), path.string());
   const std::uint64_t size = reader.file_.size();
   // As much as there may be of the header.
@@ -251,7 +254,7 @@ TensorReader TensorReader::open(const std::filesystem::path& path, Checksum chec
                                     std::uint64_t begin, std::uint64_t end) {
     reader.places_.emplace(name, Place{{dtype, shape}, begin, end});
   });
-  verify(parser, checksum, reader.metadata, reader.streamed());
+  verify(parser, checksum, reader.metadata, reader.streamed(), alive);
   return reader;
 }
 

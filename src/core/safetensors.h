@@ -159,9 +159,10 @@ void save_streamed(const std::filesystem::path& path, const std::map<std::string
 // than memory. It may be renamed or replaced meanwhile.
 class TensorReader final : public TensorSource {
  public:
-  // Reads all of it once, in pieces, for the checksum. Throws what TensorFile::load() does, and an io error if the device
-  // fails.
-  static TensorReader open(const std::filesystem::path& path, Checksum checksum = Checksum::if_present);
+  // Reads all of it once, in pieces, for the checksum, and calls alive() after each. Throws what TensorFile::load() does, and
+  // an io error if the device fails.
+  static TensorReader open(const std::filesystem::path& path, Checksum checksum = Checksum::if_present,
+                           const std::function<void()>& alive = nullptr);
 
   Description describe(const std::string& name) const override;
   void read(const std::string& name, std::uint64_t from, std::span<std::byte> bytes) const override;

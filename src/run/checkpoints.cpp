@@ -51,13 +51,13 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   return found;
 }
 
-FoundCheckpoint find_checkpoint(const fs::path& folder) {
+FoundCheckpoint find_checkpoint(const fs::path& folder, const std::function<void()>& alive) {
   FoundCheckpoint found;
   for (const fs::path& path : list_checkpoints(folder)) {
     try {
       require_opened(path);
       if (fs::is_directory(path)) fail(ErrorKind::data, "'{}' is a folder", path.string());
-      found.file = TensorReader::open(path, Checksum::required);
+      found.file = TensorReader::open(path, Checksum::required, alive);
       found.path = path;
       return found;
     } catch (const Error& error) {

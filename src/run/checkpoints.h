@@ -29,8 +29,9 @@ struct FoundCheckpoint {
   std::vector<std::filesystem::path> damaged;
   std::vector<std::string> reasons;
 };
-// Throws Error(io) if a file cannot be read: a device that fails now may not fail later.
-FoundCheckpoint find_checkpoint(const std::filesystem::path& folder);
+// Calls alive() now and then while it reads. Throws Error(io) if a file cannot be read: a device that fails now may not fail
+// later.
+FoundCheckpoint find_checkpoint(const std::filesystem::path& folder, const std::function<void()>& alive = nullptr);
 
 // Renames damaged ones to NAME.damaged, so that the next checkpoint finds its place free. Throws Error(io).
 void set_aside(const std::vector<std::filesystem::path>& damaged);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "core/file.h"
@@ -22,6 +23,11 @@ void on_root(mpi::Comm& comm, F&& f) {
     if (comm.is_root()) std::forward<F>(f)();
   });
 }
+
+// The same where f may take longer than ranks wait for one another: it gets what it is to call now and then, upon which the
+// others hear that rank 0 is at work. alive: called meanwhile, on all ranks.
+void on_root_for_long(mpi::Comm& comm, const std::function<void(const std::function<void()>&)>& f,
+                      const std::function<void()>& alive);
 
 // Whether there is anything of a run: its model, metrics or a checkpoint.
 bool has_run(const std::filesystem::path& folder);

@@ -19,8 +19,8 @@ void OpenRun::lock(const std::function<void()>& check) {
   checkpoints_.emplace(options_.folder, options_.resume);
 }
 
-FoundCheckpoint OpenRun::find_checkpoint(const std::string& identity) {
-  FoundCheckpoint found = run::find_checkpoint(options_.folder);
+FoundCheckpoint OpenRun::find_checkpoint(const std::string& identity, const std::function<void()>& alive) {
+  FoundCheckpoint found = run::find_checkpoint(options_.folder, alive);
   for (const std::string& reason : found.reasons) progress_.line(fmt::format("{}; trying the one before", reason));
   if (!found.file) return found;
   set_aside(found.damaged);

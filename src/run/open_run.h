@@ -47,8 +47,8 @@ class OpenRun {
   bool is_locked() const { return lock_ != nullptr; }
 
   // At rank 0: the newest whole checkpoint, if there is any; says why newer ones are damaged, and sets them aside for it. Where
-  // none is whole they stay. Throws Error(usage) for one of another identity, and Error(io).
-  FoundCheckpoint find_checkpoint(const std::string& identity);
+  // none is whole they stay. Calls alive() now and then. Throws Error(usage) for one of another identity, and Error(io).
+  FoundCheckpoint find_checkpoint(const std::string& identity, const std::function<void()>& alive = nullptr);
   // At rank 0: Options::files.
   void write_files() const;
   // At rank 0, with the lines that it has.

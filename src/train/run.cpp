@@ -146,13 +146,14 @@ class Run {
   // A checkpoint comes first and the model last: where both are there, the run has all its steps.
   void begin() {
     run::FoundCheckpoint found;
-    on_root([&] {
+    const SignOfLife alive = [this] { mark(false); };
+    const auto open = [&](const SignOfLife& sign) {
       open_.lock([this] { check_run_folder(options_.folder, options_.resume); });
-      if (!run::list_checkpoints(options_.folder).empty()) found = find_checkpoint();
-    });
+      if (!run::list_checkpoints(options_.folder).empty()) found = find_checkpoint(sign);
+    };
+    run::on_root_for_long(trainer_.comm(), open, alive);
     const bool goes_on = trainer_.comm().flag_any(found.file.has_value());
     if (goes_on) {
-      const SignOfLife alive = [this] { mark(false); };
       alive();
       std::optional<MarkedSource> file;
       if (found.file) file.emplace(*found.file, alive);
@@ -166,8 +167,8 @@ class Run {
     on_root([&] { record_.write_start(); });
   }
 
-  run::FoundCheckpoint find_checkpoint() {
-    run::FoundCheckpoint found = open_.find_checkpoint(identity_);
+  run::FoundCheckpoint find_checkpoint(const SignOfLife& alive) {
+    run::FoundCheckpoint found = open_.find_checkpoint(identity_, alive);
     if (!found.file) {
       fail(ErrorKind::data, "no checkpoint in '{}' can be used: {}", options_.folder.string(), fmt::join(found.reasons, "; "));
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "nn/ops.h"
+#include "run/folder.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/lines.h"
@@ -266,6 +267,28 @@ TEST_CASE("a rank whose part comes late waits longer than the watchdog allows", 
   });
   CHECK(pieces == (world.is_root() ? 6 + 6 + 3 : 0));
   world.barrier();
+}
+
+TEST_CASE("ranks wait longer than the watchdog allows while rank 0 says that it is at work", "[state]") {
+  mpi::Comm& world = test::world();
+  if (world.size() == 1) return;
+  mpi::Settings settings = world.settings();
+  settings.watchdog_seconds = 3;
+  const test::Configured configured(world, settings);
+  bool is_done = false;
+  int signs = 0;
+  const auto work = [&](const std::function<void()>& sign) {
+    for (int i = 0; i < 50; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      sign();
+    }
+    is_done = true;
+  };
+  run::on_root_for_long(world, work, [&] { ++signs; });
+  CHECK(is_done == world.is_root());
+  CHECK(signs >= 3);
+  const auto failing = [&](const std::function<void()>&) { fail(ErrorKind::data, "cannot be read"); };
+  CHECK(test::has(test::message_of(ErrorKind::data, [&] { run::on_root_for_long(world, failing, [] {}); }), "cannot be read"));
 }
 
 TEST_CASE("a full disk ends a checkpoint on all ranks", "[state]") {

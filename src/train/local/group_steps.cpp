@@ -5,54 +5,19 @@
 #include <span>
 #include <vector>
 
-#include "core/clock.h"
 #include "core/error.h"
+#include "run/folder.h"
 
 namespace bitloom::train {
-namespace {
-
-// Between the signs that the first process is still at it, which may be longer than the others' patience.
-constexpr double sign_seconds = 1;
-
-}  // namespace
-
 void GroupSteps::run(const std::function<void(const SignOfLife&)>& f, const SignOfLife& alive) {
-  mpi::Comm& comm = trainer_.comm();
-  if (comm.size() == 1) return f(alive);
-  const auto tell = [&](bool is_over) {
-    std::array<std::int64_t, 1> told = {is_over};
-    comm.broadcast(std::span<std::int64_t>(told));
-    return told[0] != 0;
-  };
-  const auto work = [&] {
-    Clock::time_point last = Clock::now();
-    f([&] {
-      alive();
-      if (seconds_since(last) < sign_seconds) return;
-      last = Clock::now();
-      tell(false);
-    });
-  };
   try {
-    comm.together([&] {
-      if (local_ == nullptr) {
-        while (!tell(false)) alive();
-        return;
-      }
-      try {
-        work();
-      } catch (...) {
-        tell(true);
-        throw;
-      }
-      tell(true);
-    });
+    run::on_root_for_long(trainer_.comm(), f, alive);
   } catch (const mpi::GroupError& error) {
     // All workers come to it by themselves.
     if (error.kind() == ErrorKind::interrupted) throw Error(error.kind(), error.what());
     throw;
   }
-  share();
+  if (trainer_.comm().size() > 1) share();
 }
 
 // Steps, and parameters where they were moved.
