@@ -5,15 +5,18 @@
 #include <mutex>
 
 #include "cli/signals.h"
+#include "launch/probe.h"
 #include "launch/process.h"
 
 namespace bitloom::cli {
 namespace {
 
-constexpr auto interval = std::chrono::seconds(2);            // notices come half a minute to two minutes ahead
-constexpr auto patience = std::chrono::duration<double>(10);  // longest wait for the command
+constexpr auto interval = std::chrono::seconds(2);  // notices come half a minute to two minutes ahead
 
-bool noticed(const std::string& command) { return launch::run_all({{"sh", "-c", command}}, patience).front().code == 0; }
+bool noticed(const std::string& command) {
+  const std::chrono::duration<double> patience(launch::notice_seconds);
+  return launch::run_all({{"sh", "-c", command}}, patience).front().code == 0;
+}
 
 void watch(const std::stop_token& stop, const std::string& command) {
   std::mutex mutex;

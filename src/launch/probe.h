@@ -8,8 +8,9 @@
 
 namespace bitloom::launch {
 
-// Each question has this long for the notice, on top of what it takes to reach a host.
-inline constexpr double notice_seconds = 1;
+// Each question has this long for the notice, on top of what it takes to reach a host; so has a run that asks by itself, or it
+// would stop on a host which is taken again at once.
+inline constexpr double notice_seconds = 5;
 
 enum class Presence { absent, leaving, there };
 
