@@ -13,9 +13,10 @@
 namespace bitloom::mpi {
 namespace {
 
-// Updates of messages that tell that a rank has no more, and that one asks to stop.
+// Updates of messages that tell that a rank has no more, that one asks to stop, and that the root is at work.
 constexpr std::uint64_t end_mark = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t stop_mark = end_mark - 1;
+constexpr std::uint64_t alive_mark = end_mark - 2;
 
 std::vector<std::byte> message_of_mark(std::uint64_t mark) {
   Bundle bundle;
@@ -155,6 +156,8 @@ void BundleTree::take_reply(std::vector<std::byte> message) {
     is_signalled_ = true;
   } else if (reply.update == end_mark) {
     is_over_ = true;
+  } else if (reply.update == alive_mark) {
+    ++signs_;
   } else {
     replies_.push_back(std::move(reply));
   }
@@ -267,6 +270,8 @@ void BundleTree::close() {
 void BundleTree::signal() {
   if (!std::exchange(asked_, true)) tell(stop_mark);
 }
+
+void BundleTree::tell_alive() { tell(alive_mark); }
 
 // The root all others, any other rank the one above.
 void BundleTree::tell(std::uint64_t mark) {

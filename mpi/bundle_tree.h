@@ -92,6 +92,10 @@ class BundleTree {
   void signal();
   // Whether a rank did.
   bool is_signalled() const { return is_signalled_; }
+  // At the root: tells all other ranks that it is at work, though they wait for its reply.
+  void tell_alive();
+  // How often a rank has heard that.
+  std::uint64_t signs_of_life() const { return signs_; }
   // Takes and forgets what is under way, whatever that is: all ranks call this again and again until it is true.
   bool has_ended();
 
@@ -130,6 +134,7 @@ class BundleTree {
   std::deque<Bundle> replies_;                 // not asked for yet
   std::size_t ended_ = 0;                      // children that have nothing more to send
   bool asked_ = false, is_signalled_ = false;  // to stop: by a rank from here on; by one, as all know
+  std::uint64_t signs_ = 0;                    // of life, of the root's
   bool is_over_ = false, told_end_ = false;    // the rank above has nothing more to send; nor has this one, as it knows
   std::function<void()> beside_;
   TreeCounts counts_;

@@ -49,11 +49,13 @@ struct InTree {
 
 // That of this process.
 struct TreeWorker : InTree, LocalWorker {
+  TreeWorker(const fs::path& shared, const LocalOptions& options, std::uint64_t steps, const TreeExchangeOptions& tree,
+             mpi::Comm comm = everybody())
+      : InTree{{std::move(comm), tree, json{{"net", "spirals"}}, json::object(), FieldName(), [this] { return stops.load(); }}},
+        LocalWorker(exchange, shared / fmt::format("w{}.kept", world().rank()), number(), options, steps) {}
   TreeWorker(const fs::path& shared, const LocalOptions& options, std::uint64_t steps, std::size_t reply_count = 0,
              double quorum = 1, int fan_in = 2, mpi::Comm comm = everybody(), const char* prefix = "w")
-      : InTree{{std::move(comm), tree_options(shared, reply_count, quorum, fan_in, prefix), json{{"net", "spirals"}},
-                json::object(), FieldName(), [this] { return stops.load(); }}},
-        LocalWorker(exchange, shared / fmt::format("w{}.kept", world().rank()), number(), options, steps) {}
+      : TreeWorker(shared, options, steps, tree_options(shared, reply_count, quorum, fan_in, prefix), std::move(comm)) {}
   static std::uint64_t number() { return static_cast<std::uint64_t>(world().rank()) + 1; }
 };
 
@@ -307,14 +309,30 @@ TEST_CASE("a job ends when a worker has been silent for far longer than rounds t
   constexpr std::uint64_t steps = 80000;
   TreeExchangeOptions tree = tree_options(folder.path(), 3, 0.5, 2, "w");
   tree.patience_seconds = 0.5;
-  TreeExchange exchange(everybody(), tree, json{{"net", "spirals"}}, json::object(), FieldName(), [] { return false; });
-  LocalWorker worker(exchange, folder.path() / fmt::format("w{}.kept", world().rank()), TreeWorker::number(), options, steps);
+  TreeWorker worker(folder.path(), options, steps, tree);
   worker.begin();
   if (world().rank() != world().size() - 1) {
     CHECK(has(message_of(ErrorKind::io, [&] { worker.run(steps); }), "has not been heard of for"));
     CHECK(worker.trainer.steps() >= 4);
   }
   world().barrier();
+}
+
+// The others took it for lost, and it them.
+TEST_CASE("a job goes on though its first worker evaluates for longer than workers are waited for", "[local]") {
+  if (world().size() == 1) return;
+  const SharedFolder folder;
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  constexpr std::uint64_t steps = 24;
+  TreeExchangeOptions tree = tree_options(folder.path(), 3, 1, GENERATE(1, 8), "w");
+  tree.patience_seconds = 0.5;
+  TreeWorker worker(folder.path(), options, steps, tree);
+  worker.begin();
+  worker.run(10);
+  if (world().is_root()) std::this_thread::sleep_for(std::chrono::seconds(2));
+  worker.run(steps);
+  CHECK(same_everywhere(worker.values()));
 }
 
 TEST_CASE("processes of a job that do not train the same are refused on all ranks", "[local]") {

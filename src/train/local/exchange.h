@@ -23,6 +23,10 @@ struct RoundReply {
   std::string hash, previous;                    // of this reply and of the one before, where it may have another end
   std::uint64_t bytes = 0;                       // that came for it
 
+  // Whether no other reply than `last` was before it, as far as is known.
+  bool follows(const std::optional<RoundReply>& last) const {
+    return !last || last->round + 1 != round || previous == last->hash;
+  }
   // Whether the worker's message for that round is counted in this reply or one before.
   bool counts(const std::string& worker, std::uint64_t message_round) const {
     const auto last = counted.find(worker);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <type_traits>
 #include <utility>
@@ -27,6 +28,10 @@ constexpr const char* bundle_name = "bundle";
 // Seconds between the first worker that may end a round and the next that tries, should the first be gone.
 constexpr double turn_seconds = 1;
 constexpr std::size_t kept_states = 2;
+// Others are taken to be gone when nothing has come of them for so many times what a damaged reply is waited for, and what a
+// worker waits for their messages at most.
+constexpr double still_times = 10;
+constexpr double still_deadlines = 2 * patience_without_quorum;
 
 bool is_forgotten(std::uint64_t message_round, std::uint64_t round) { return message_round + forgotten_after < round; }
 
@@ -252,20 +257,39 @@ std::map<std::string, std::uint64_t> FolderExchange::list_workers() const {
   return workers;
 }
 
-// Whether the reply, which is there, has been for long without sense. That the system does not open it here says nothing; and
-// where the next one is there others have read it: a state will help.
-bool FolderExchange::is_damaged(std::uint64_t round) {
+// Whether the reply, which is there, has been of no use for long: it cannot be read, or does not follow on `last`. That the
+// system does not open it here says nothing.
+bool FolderExchange::is_useless(std::uint64_t round, const std::optional<RoundReply>& last, double deadline_seconds) {
   if (!found_since_) found_since_ = Clock::now();
-  return seconds_since(*found_since_) >= options_.damaged_seconds && !has_reply(round + 1) &&
-         opening_error(reply_path(round)) == 0 && !read_reply(round);
+  if (seconds_since(*found_since_) < options_.damaged_seconds || opening_error(reply_path(round)) != 0) return false;
+  const auto reply = read_reply(round);
+  if (reply && reply->follows(last)) return false;
+  if (!reply && !has_reply(round + 1)) return true;
+  // Others have read it, or have another one before it: a state of theirs will help, unless there is nobody any more.
+  std::vector<std::uint64_t> seen;
+  for (const char* folder : {"replies", "states"}) {
+    std::ranges::copy(numbers_in(folder), std::back_inserter(seen));
+  }
+  for (const Message& message : list_messages()) seen.push_back(message.round);
+  if (seen != seen_) {
+    seen_ = std::move(seen);
+    seen_since_ = Clock::now();
+  }
+  return seconds_since(seen_since_) >= std::max(still_times * options_.damaged_seconds, still_deadlines * deadline_seconds);
 }
 
-// Unless somebody else has done so, and the round has another reply by now, which goes back to its name.
-void FolderExchange::set_aside(std::uint64_t round) {
-  const fs::path path = reply_path(round), aside = aside_path(round);
+// With all later ones, which do not follow on another one. Unless somebody else has done so, and the round has another reply by
+// now, which goes back to its name.
+void FolderExchange::set_aside(std::uint64_t round, const std::optional<RoundReply>& last) {
   std::error_code error;
+  std::vector<std::uint64_t> numbers = numbers_in("replies");
+  for (; !numbers.empty() && numbers.back() > round; numbers.pop_back()) {
+    fs::rename(reply_path(numbers.back()), aside_path(numbers.back()), error);
+  }
+  const fs::path path = reply_path(round), aside = aside_path(round);
   fs::rename(path, aside, error);
-  if (!error && if_whole([&] { return reply_of(round, read_bytes(aside)); })) fs::create_hard_link(aside, path, error);
+  const auto reply = error ? std::nullopt : if_whole([&] { return reply_of(round, read_bytes(aside)); });
+  if (reply && reply->follows(last)) fs::create_hard_link(aside, path, error);
   found_since_.reset();
 }
 
@@ -278,9 +302,9 @@ bool FolderExchange::try_to_end(std::uint64_t round, const std::optional<RoundRe
   }
   waiting_for_ = round;
   if (has_reply(round)) {
-    if (!is_damaged(round)) return true;
+    if (!is_useless(round, last, deadline_seconds)) return true;
     // Whoever has read it before its damage has another one than the others then, which the hashes bring to light.
-    set_aside(round);
+    set_aside(round, last);
     if (has_reply(round)) return true;
   }
   std::vector<Message> messages = list_messages();

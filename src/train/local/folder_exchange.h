@@ -110,8 +110,8 @@ class FolderExchange final : public LocalExchange {
   std::filesystem::path state_path(std::uint64_t rounds) const;
   std::vector<std::uint64_t> numbers_in(const char* folder) const;
   bool create(const std::filesystem::path& path, std::span<const std::byte> bytes) const;
-  bool is_damaged(std::uint64_t round);
-  void set_aside(std::uint64_t round);
+  bool is_useless(std::uint64_t round, const std::optional<RoundReply>& last, double deadline_seconds);
+  void set_aside(std::uint64_t round, const std::optional<RoundReply>& last);
   void clean_halves(std::uint64_t oldest) const;
 
   FolderOptions options_;
@@ -122,6 +122,9 @@ class FolderExchange final : public LocalExchange {
   std::uint64_t waiting_for_ = 0;
   std::optional<Clock::time_point> may_end_since_;
   std::optional<Clock::time_point> found_since_;  // its reply
+  // Numbers of files in the folder, and since when nothing has come of anybody: while a reply is of no use.
+  std::vector<std::uint64_t> seen_;
+  Clock::time_point seen_since_;
 };
 
 }  // namespace bitloom::train

@@ -260,6 +260,7 @@ void LocalSteps::send(std::uint64_t round, std::uint64_t due) {
     bundle.totals[f] = static_cast<std::int64_t>(std::exchange(unsent_.targets()[f], 0) + std::exchange(learned_from_[f], 0));
   }
   unsent_.add(bundle);
+  unsent_.set_round_seconds(std::chrono::duration<double>(flight_->since - since_).count());
   // First what is kept: a worker that is killed in between sends it when it is back.
   unsent_.save(file_);
   sent_bytes_ += exchange_.publish(bundle);
@@ -283,7 +284,7 @@ bool LocalSteps::is_ended(Flight& flight) {
 
 double LocalSteps::deadline() const {
   if (options_.deadline_seconds > 0) return options_.deadline_seconds;
-  return std::max(1.0, 0.5 * std::chrono::duration<double>(flight_->since - since_).count());
+  return std::max(1.0, 0.5 * unsent_.round_seconds());
 }
 
 void LocalSteps::finish(Json& line, const SignOfLife& alive) {
@@ -328,7 +329,7 @@ void LocalSteps::take_replies() {
       if (newest && *newest > rounds && load_newest_state() && rounds_ > rounds) continue;
       break;
     }
-    if (last_ && last_->round + 1 == reply->round && reply->previous != last_->hash) {
+    if (!reply->follows(last_)) {
       if (std::exchange(told_of_, last_->round) != last_->round) {
         progress_.line(fmt::format("round {} in {} has another reply than this worker had; going back to the last state",
                                    last_->round, exchange_.place()));

@@ -170,7 +170,7 @@ void TreeExchange::leave(Leaving why, const SignOfLife& alive) {
 
 // A process that died ends the job by itself; this is for one that hangs.
 void TreeExchange::check_patience(Patience& waiting, const std::string& who) const {
-  const double shortest = options_.patience_seconds.value_or(comm_.settings().watchdog_seconds);
+  const double shortest = shortest_patience();
   if (shortest == 0 || longest_round_ == 0) return;
   double patience = std::max(shortest, patient_rounds * longest_round_);
   if (const double deadline = deadline_seconds_; std::isfinite(deadline)) {
@@ -179,6 +179,14 @@ void TreeExchange::check_patience(Patience& waiting, const std::string& who) con
   if (waiting.waited(Clock::now()) > patience) {
     throw mpi::PeerLost(fmt::format("{} has not been heard of for {:.0f} s", who, patience));
   }
+}
+
+// At the root, whose own worker is in the middle of something, an evaluation perhaps: others wait for nothing else.
+void TreeExchange::ask_for_patience() {
+  silent_.assign(workers(), Patience(Clock::now()));
+  if (shortest_patience() == 0 || seconds_since(told_) < shortest_patience() / 10) return;
+  told_ = Clock::now();
+  tree_.tell_alive();
 }
 
 // With a quorum rounds go on without a worker that hangs.
@@ -257,7 +265,10 @@ bool TreeExchange::wait_and_look() {
     const std::lock_guard lock(mutex_);
     outgoing.swap(outgoing_);
   }
-  for (mpi::Bundle& bundle : outgoing) tree_.put(std::move(bundle));
+  for (mpi::Bundle& bundle : outgoing) {
+    own_next_ = bundle.update + 1;
+    tree_.put(std::move(bundle));
+  }
   return !is_leaving_ && !is_left_alone_;
 }
 
@@ -282,6 +293,12 @@ bool TreeExchange::serve_round(std::uint64_t round) {
   std::optional<Patience> for_messages;
   do {
     if (!wait_and_look()) return false;
+    if (tree_.is_root() && options_.memory.quorum >= 1 && own_next_ <= round) {
+      for_messages.reset();
+      present_since_.reset();
+      ask_for_patience();
+      continue;
+    }
     if (present_since_ && !for_messages) for_messages.emplace(*present_since_);
     if (for_messages) check_patience(*for_messages);
     check_silence();
@@ -308,6 +325,7 @@ bool TreeExchange::serve_round(std::uint64_t round) {
   }
   for (Patience for_reply(Clock::now()); !tree_.has_reply(round); check_patience(for_reply)) {
     if (!wait_and_look()) return false;
+    if (std::exchange(signs_, tree_.signs_of_life()) != tree_.signs_of_life()) for_reply = Patience(Clock::now());
   }
   mpi::Bundle bundle = tree_.next_reply();
   const std::uint64_t bytes = encode(bundle).size();

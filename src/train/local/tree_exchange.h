@@ -80,7 +80,9 @@ class TreeExchange final : public LocalExchange {
   bool is_complete(std::uint64_t round);
   bool serve_round(std::uint64_t round);
   RoundReply take_reply(std::uint64_t round, mpi::Bundle bundle);
+  double shortest_patience() const { return options_.patience_seconds.value_or(comm_.settings().watchdog_seconds); }
   void check_patience(Patience& waiting, const std::string& who = "a worker") const;
+  void ask_for_patience();
   void check_silence();
   void rethrow() const;
 
@@ -101,6 +103,9 @@ class TreeExchange final : public LocalExchange {
   std::string hash_;                                // of the last reply, at the root
   std::optional<Clock::time_point> present_since_;  // messages for it are here
   double longest_round_ = 0;                        // seconds
+  std::uint64_t own_next_ = 0;                      // round after that of this worker's last message
+  std::uint64_t signs_ = 0;                         // of the root's life
+  Clock::time_point told_ = Clock::now();           // others of it, at the root
   std::vector<Patience> silent_;                    // by rank, at the root: since a message was counted
 
   mutable std::mutex mutex_;

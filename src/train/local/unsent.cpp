@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "core/safetensors.h"
+#include "core/text.h"
 #include "mpi/sparse_filter.h"
 
 namespace bitloom::train {
 namespace {
 
 constexpr const char* worker_key = "worker";
+constexpr const char* seconds_key = "round_seconds";
 constexpr const char* targets_name = "targets";
 
 std::string name_of_kept(const std::string& parameter) { return "kept." + parameter; }
@@ -93,6 +95,7 @@ void Unsent::take_back(LocalExchange& exchange, const std::optional<RoundReply>&
 void Unsent::save(const std::filesystem::path& path) const {
   TensorFile file;
   file.metadata[worker_key] = sent_as_;
+  file.metadata[seconds_key] = fmt::format("{}", round_seconds_);
   file.put(targets_name, {targets_.size()}, targets_);
   for (std::size_t p = 0; p < kept_.size(); ++p) file.put(name_of_kept(parameters_[p].name), {kept_[p].size()}, kept_[p]);
   for (std::size_t i = 0; i < messages_.size(); ++i) file.put_raw(sent_name(i), mpi::to_message(messages_[i]));
@@ -103,6 +106,9 @@ void Unsent::restore(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return;
   const TensorFile file = TensorFile::load(path, Checksum::required);
   sent_as_ = file.get_metadata(worker_key);
+  if (const auto seconds = file.metadata.find(seconds_key); seconds != file.metadata.end()) {
+    round_seconds_ = parse_double(seconds->second).value_or(0);
+  }
   const Tensor& targets = file.get(targets_name, DType::u64, {targets_.size()});
   std::ranges::copy(targets.as<std::uint64_t>(), targets_.begin());
   for (std::size_t p = 0; p < kept_.size(); ++p) {

@@ -36,6 +36,10 @@ class Unsent {
   // Targets of what is kept from before this process, by fragment: it has their weight already.
   std::span<std::uint64_t> targets() { return targets_; }
 
+  // Seconds that this worker's own steps before its last message took, also of the process before; 0: not known.
+  double round_seconds() const { return round_seconds_; }
+  void set_round_seconds(double seconds) { round_seconds_ = seconds; }
+
   // Messages that are sent and not counted yet, the oldest first.
   const std::vector<mpi::Bundle>& messages() const { return messages_; }
   void add(mpi::Bundle message) { messages_.push_back(std::move(message)); }
@@ -62,6 +66,7 @@ class Unsent {
   std::string sent_as_;  // this worker's name when it sent the messages
   std::vector<std::vector<std::int32_t>> kept_;
   std::vector<std::uint64_t> targets_;
+  double round_seconds_ = 0;
   std::vector<mpi::Bundle> messages_;
 };
 

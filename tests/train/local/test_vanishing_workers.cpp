@@ -130,6 +130,65 @@ TEST_CASE("a worker that is killed with a message out ends the round before agai
   });
 }
 
+// It waited for others, who were to have read what it could not.
+TEST_CASE("a worker that is alone ends rounds again whose first reply is damaged, or gone", "[local]") {
+  const bool is_gone = GENERATE(false, true);
+  const TempDir folder;
+  LocalOptions options = dense(4);
+  options.deadline_seconds = 1e-3;
+  {
+    Worker first(folder.path(), "a", 3, options, 100);
+    first.begin();
+    first.run(12);
+    REQUIRE(first.exchange.newest_rounds() == 0);
+    REQUIRE(first.exchange.has_reply(2));
+  }
+  const fs::path reply = folder / "replies/00000001.safetensors";
+  if (is_gone) {
+    fs::remove(reply);
+  } else {
+    write_file(reply, "damaged");
+  }
+  FolderOptions shared = Worker::folder_options(folder.path(), "a", 0);
+  shared.damaged_seconds = 0;
+  FolderExchange exchange(shared, json{{"net", "spirals"}}, json::object(), {});
+  LocalWorker back(exchange, folder / "a.kept", 3, options, 100);
+  back.begin();
+  CHECK(back.trainer.steps() == 12);
+  back.run(16);
+  for (const std::uint64_t round : {1, 2, 3}) {
+    const auto found = exchange.read_reply(round);
+    REQUIRE(found);
+    CHECK(found->follows(exchange.read_reply(round - 1)));
+  }
+}
+
+// After a second, however long rounds take.
+TEST_CASE("a worker that comes back with a message out waits for others as long as before", "[local]") {
+  const TempDir folder;
+  LocalOptions options = dense(4);
+  options.delay = 3;
+  options.deadline_seconds = 0;
+  Worker other(folder.path(), "b", 4, options, 100);
+  other.begin();
+  {
+    Worker killed(folder.path(), "a", 3, options, 100);
+    killed.begin();
+    killed.run(4);
+    REQUIRE(killed.exchange.has_message(0));
+  }
+  const double seconds = GENERATE(0.0, 1000.0);
+  TensorFile kept = TensorFile::load(folder / "a.kept");
+  CHECK(kept.metadata.contains("round_seconds"));
+  kept.metadata["round_seconds"] = fmt::format("{}", seconds);
+  kept.save(folder / "a.kept");
+  FolderExchange exchange(Worker::folder_options(folder.path(), "a", 0), json{{"net", "spirals"}}, json::object(), {});
+  LocalWorker back(exchange, folder / "a.kept", 3, options, 100);
+  int looks = 10;  // in two and a half seconds
+  back.local.begin(1, [&] { back.stops = --looks < 0; });
+  CHECK(exchange.has_reply(0) == (seconds == 0));
+}
+
 TEST_CASE("tokens of what a worker kept when it stopped are there after a kill", "[local]") {
   const TempDir folder;
   LocalOptions options = dense(4);
