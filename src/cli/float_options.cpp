@@ -38,8 +38,8 @@ void FloatSettings::declare_folder(Options& options) {
   options.transient(true);
   options.text("out", out, "FOLDER", "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
   options.flag("resume", resume,
-               "Continuation of the run in --out, whose options need not be repeated, but for those that say how processes "
-               "divide the net, --log-events, --watchdog-seconds and --notice-command");
+               "Continuation of the run in --out; only options that say how processes divide the net, --log-events, "
+               "--watchdog-seconds and --notice-command are to be repeated");
   options.text("config", config_file, "FILE",
                "File with options, a line `name = value` each, comments after #; the command line overrides it");
   options.transient(false);

@@ -97,8 +97,8 @@ void declare_run(Options& options, TrainSettings& settings) {
   options.text("out", settings.out, "FOLDER",
                "Run folder, for model, checkpoints, metrics and log; without it: runs/NET-DATE-TIME");
   options.flag("resume", settings.resume,
-               "Continuation of the run in --out, whose net, data and options need not be repeated, but for --tree, "
-               "--batch-per-rank, --plan, --watchdog-seconds and --notice-command");
+               "Continuation of the run in --out; only --tree, --batch-per-rank, --plan, --watchdog-seconds and "
+               "--notice-command are to be repeated");
   options.text("config", settings.config, "FILE",
                "File with options, a line `name = value` each, comments after #; the command line overrides it");
   options.transient(false);
