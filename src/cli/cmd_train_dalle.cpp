@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -26,6 +27,7 @@
 #include "models/model_kind.h"
 #include "models/saved_values.h"
 #include "plan/float_grids.h"
+#include "run/folder.h"
 #include "train/parallel/tensor.h"
 
 namespace bitloom::cli {
@@ -44,6 +46,8 @@ std::string dalle_option(const std::string& field) {
                                   {"optimizer", "--beta1, --beta2, --weight-decay, --clip or --average"}};
   return option_of_float_field(field, named);
 }
+
+constexpr std::size_t rounds_ahead = 4;
 
 constexpr TrainedModel::Traits dalle_traits{
     .kind = models::dalle_kind,
@@ -218,6 +222,8 @@ TrainedDalle::Losses TrainedDalle::measure(const models::DallePairs& pairs, cons
       sums[2] += static_cast<std::int64_t>(models::text_tokens_of(config_, some.text));
     });
     alive();
+    // The first stages of a pipeline do not run ahead of the last without end: their activations wait in memory.
+    if (grid_.shape().pipeline > 1 && begin / ranks % rounds_ahead == 0) session().comm.barrier();
   }
   session().comm.check(
       has_diverged ? "the net's loss of a pair is infinite or beyond 1,000,000: its training has diverged" : "",
@@ -283,18 +289,19 @@ void TrainedDalle::begin_samples(std::uint64_t step, std::span<const std::size_t
 Json TrainedDalle::draw_samples(const train::SignOfLife& alive) {
   Json line;
   training().trainer().averaged([&] {
-    session().on_root([&] {
+    const auto draw = [&](const std::function<void()>& sign) {
       models::ImageOptions options;
       options.at_once = std::min(samples_->captions().size(), micro_batch());
       std::vector<std::int32_t> codes;
       for (const auto& image : models::sample_images(engine(), net_, sample_texts_, {}, options, [&](std::size_t, std::size_t) {
-             alive();
+             sign();
              return true;
            })) {
         codes.insert(codes.end(), image.begin(), image.end());
       }
       line = samples_->write(training().trainer().steps(), coder_.decode(codes));
-    });
+    };
+    run::on_root_for_long(session().comm, draw, alive);
   });
   return line;
 }

@@ -10,6 +10,9 @@
 namespace bitloom::train {
 namespace {
 
+// Messages of an evaluation that a stage has on their way, besides the one that is received.
+constexpr std::size_t most_ahead = 2;
+
 // Elements become the sum over stages, in their order.
 void sum_over(nn::Engine& engine, mpi::Comm& comm, nn::Tensor& elements, std::span<const std::size_t> stages) {
   const auto own = static_cast<std::size_t>(comm.rank());
@@ -316,6 +319,8 @@ Loss Pipeline::evaluate(nn::Pass pass, std::span<const std::uint64_t> micro_batc
     }
     nn::Tensor y = forward_layers(pass, input(action, pass), part);
     messages_.hand_on(action, y);
+    // Nothing comes back that would hold the first stages back.
+    if (shape_.chunks == 1) messages_.hold_back(most_ahead);
     if (part + 1 == shape_.parts()) {
       PartLoss found = loss(pass, std::move(y), 0, nullptr);
       if (counts) losses_->add(std::move(found));

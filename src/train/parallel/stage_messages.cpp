@@ -124,6 +124,13 @@ void StageMessages::poll() {
   }
 }
 
+void StageMessages::hold_back(std::size_t most) {
+  while (outgoing_.size() > most) {
+    outgoing_.front().pending.wait();
+    outgoing_.pop_front();
+  }
+}
+
 void StageMessages::finish() {
   if (shape_.stages == 1) return;
   const EventSpan span(log_, EventKind::send);

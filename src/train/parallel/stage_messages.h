@@ -31,6 +31,9 @@ class StageMessages {
   void hand_on(const Action& made, const nn::Tensor& tensor);
   // Lets go of what has been sent: to be called often while this stage computes.
   void poll();
+  // Waits until at most so many messages are on their way, so that a stage that is faster than those behind it does not fill
+  // its memory. For forward passes through one part of each stage: else those behind may wait for this one.
+  void hold_back(std::size_t most);
   // Waits until everything is sent.
   void finish();
 
