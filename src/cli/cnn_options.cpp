@@ -221,6 +221,7 @@ train::TrainOptions CnnSettings::make_options(std::uint64_t all_steps) const {
   options.values = dtype();
   if (options.values == DType::f16) options.loss_scale = train::LossScaleOptions();
   options.seed = seed;
+  options.draw_seed = local.stream_seed(seed);
   options.optimizer.rule = training.optimizer;
   options.optimizer.decay = training.weight_decay;
   options.optimizer.momentum = training.momentum;

@@ -108,6 +108,10 @@ models::GptConfig GptSettings::make_config(std::size_t vocabulary) const {
   return config;
 }
 
-train::TrainOptions GptSettings::make_options() const { return AdamSettings::make_options(models::find_gpt(net).rate); }
+train::TrainOptions GptSettings::make_options() const {
+  train::TrainOptions options = AdamSettings::make_options(models::find_gpt(net).rate);
+  options.draw_seed = local.stream_seed(seed);
+  return options;
+}
 
 }  // namespace bitloom::cli

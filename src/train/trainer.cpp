@@ -312,7 +312,7 @@ void Trainer::sum_statistics() {
 
 nn::Pass Trainer::make_pass(std::uint64_t step) const {
   nn::Pass pass{engine_};
-  pass.seed = options_.seed;
+  pass.seed = options_.draw_seed.value_or(options_.seed);
   pass.step = step;
   if (scales_) pass.branch_scales = &branch_scales_;
   return pass;

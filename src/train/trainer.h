@@ -51,6 +51,9 @@ struct TrainOptions {
   // in it leaves out its step alone. Around the blocks gradients are of type P.
   std::optional<GradientScaleOptions> block_scales;
   std::uint64_t seed = 1;
+  // For the numbers that passes draw, for dropout and rounding, where they are to differ from those of other trainings that
+  // begin alike; without it the seed.
+  std::optional<std::uint64_t> draw_seed = std::nullopt;
 };
 
 // Throws Error(usage).

@@ -197,6 +197,20 @@ TEST_CASE("a run that goes on from a checkpoint is the run that never stopped, b
   }
 }
 
+// Workers of local steps dropped the same elements of their examples, all in the same step.
+TEST_CASE("a seed of their own for what passes draw changes dropout and nothing else", "[train]") {
+  for (const double dropout : {0.2, 0.0}) {
+    TrainOptions options = options_of(DType::f32);
+    SpiralOptions spirals;
+    spirals.dropout = dropout;
+    SpiralRun<float> one(options, spirals, "cpu");
+    options.draw_seed = options.seed + 1;
+    SpiralRun<float> other(options, spirals, "cpu");
+    CHECK(one.values() == other.values());
+    CHECK((one.trainer.step().loss == other.trainer.step().loss) == (dropout == 0));
+  }
+}
+
 TEST_CASE("without masters a run goes on bit by bit, learns as well, and has matrices of blocks in bf16 alone", "[train]") {
   for (const std::string& backend : tested_backends()) {
     INFO(backend);
