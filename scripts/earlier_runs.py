@@ -17,5 +17,5 @@ def require_same_settings(folder, settings):
 
 def events_of(run, kind):
     """Lines of a run's metrics that are of a kind, "step", "evaluation" or "result"."""
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in (run / "metrics.jsonl").open(encoding="utf-8", newline="\n")]
     return [event for event in events if event["event"] == kind]

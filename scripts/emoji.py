@@ -98,7 +98,7 @@ class Work:
 
 
 def rows_of(folder):
-    return [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "captions.jsonl").open(encoding="utf-8", newline="\n")]
 
 
 def write_captions(folder, rows):

@@ -167,8 +167,9 @@ class Weights {
 
 GptConfig read_hugging_face_config(const fs::path& folder, std::size_t vocabulary_multiple) {
   const std::string name = (folder / config_name).string();
-  const Json json = Json::parse(read_text(name), nullptr, false);
-  if (!json.is_object()) fail(ErrorKind::data, "{}: not a JSON object", name);
+  const std::string text = read_text(name);
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || json_depth(text) > deepest_json) fail(ErrorKind::data, "{}: not a JSON object", name);
   GptConfig config;
   config.layers = size_of(json, "n_layer", 12, name);
   config.heads = size_of(json, "n_head", 12, name);

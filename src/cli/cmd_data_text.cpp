@@ -27,9 +27,9 @@ void print_split(Terminal& terminal, const char* name, const data::TokenFileWrit
                  tokens.size(), tokens.words(), tokens.bytes(), per_token);
 }
 
-// A folder that is gone again, if this made it, unless what is done in it succeeds.
+// A folder that is gone again with these files, if this made it, unless what is done in it succeeds.
 template <typename F>
-void make_folder(const fs::path& folder, F&& fill) {
+void make_folder(const fs::path& folder, std::initializer_list<const char*> files, F&& fill) {
   std::error_code error;
   const bool is_new = fs::create_directories(folder, error);
   if (error) fail(ErrorKind::io, "--out: {}: {}", folder.string(), error.message());
@@ -37,6 +37,9 @@ void make_folder(const fs::path& folder, F&& fill) {
     fill();
   } catch (...) {
     std::error_code ignored;
+    for (const char* file : files) {
+      if (is_new) fs::remove(folder / file, ignored);
+    }
     if (is_new) fs::remove(folder, ignored);
     throw;
   }
@@ -107,11 +110,14 @@ int data_text(Session& session, std::span<const std::string> args) {
     check_split_seed(options, "seed", input, share);
     const auto tokenizer = data::load_tokenizer(tokenizer_spec);
     const fs::path folder = out;
-    make_folder(folder, [&] {
+    make_folder(folder, {train_tokens_file, validation_tokens_file, tokenizer_file}, [&] {
       const std::string hash = data::tokenizer_hash(*tokenizer);
       data::TokenFileWriter train(folder / train_tokens_file, tokenizer->size(), hash);
       data::TokenFileWriter held_back(folder / validation_tokens_file, tokenizer->size(), hash);
       data::prepare_text(input, *tokenizer, share, seed, train, held_back, &session.terminal);
+      // Files of two splits would train on what they are measured by: without these tokens nothing is trained.
+      std::error_code ignored;
+      fs::remove(folder / train_tokens_file, ignored);
       write_atomically(folder / tokenizer_file, tokenizer->serialize());
       held_back.finish();
       train.finish();

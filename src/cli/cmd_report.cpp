@@ -34,14 +34,16 @@ using Json = nlohmann::json;
 // config.json with the options as an object, not as a string.
 Json read_config(const fs::path& run) {
   if (!fs::exists(run / config_file)) return nullptr;
-  Json config = Json::parse(read_text(run / config_file), nullptr, false);
-  if (config.is_discarded() || !config.is_object()) {
+  const std::string text = read_text(run / config_file);
+  Json config = Json::parse(text, nullptr, false);
+  if (!config.is_object() || json_depth(text) > deepest_json) {
     fail(ErrorKind::data, "{}: not a JSON object", (run / config_file).string());
   }
   const auto options = config.find("options");
   if (options != config.end() && options->is_string()) {
-    Json parsed = Json::parse(options->get<std::string>(), nullptr, false);
-    if (parsed.is_object()) *options = std::move(parsed);
+    const auto given = options->get<std::string>();
+    Json parsed = Json::parse(given, nullptr, false);
+    if (parsed.is_object() && json_depth(given) <= deepest_json) *options = std::move(parsed);
   }
   return config;
 }

@@ -19,7 +19,7 @@ namespace {
 
 // A descriptor, which is the caller's.
 int open_regular(const std::filesystem::path& path, std::uint64_t& size) {
-  Descriptor file(open_file(path, O_RDONLY));
+  Descriptor file(open_file(path, O_RDONLY | O_NONBLOCK));  // a pipe would be waited for
   if (file.get() < 0) fail_reading(path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail_reading(path, errno);

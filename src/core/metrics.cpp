@@ -1,6 +1,7 @@
 #include "core/metrics.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "core/file.h"
 #include "core/file_descriptor.h"
 #include "core/file_state.h"
+#include "core/text.h"
 
 namespace bitloom {
 namespace {
@@ -123,10 +125,11 @@ std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path) {
     const bool torn = end == std::string::npos;
     const std::string_view line = std::string_view(text).substr(begin, torn ? std::string::npos : end - begin);
     nlohmann::json object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (object.is_object()) {
+    if (object.is_object() && json_depth(line) <= deepest_json) {
       objects.push_back(std::move(object));
     } else if (!torn) {
-      fail(ErrorKind::data, "'{}', line {}: not a JSON object", path.string(), number);
+      fail(ErrorKind::data, "'{}', line {}: not a JSON object{}", path.string(), number,
+           object.is_object() ? fmt::format(" of at most {} levels", deepest_json) : "");
     }
     begin = torn ? text.size() : end + 1;
   }

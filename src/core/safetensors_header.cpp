@@ -110,9 +110,9 @@ void HeaderParser::parse_metadata(const nlohmann::json& value, std::map<std::str
   if (!value.is_object()) damaged("{} is not a JSON object", metadata_key);
   for (const auto& [key, text] : value.items()) {
     if (!text.is_string()) damaged("the metadata '{}' is not a string", key);
-    constexpr std::size_t deepest = 100;
     const auto& content = text.get_ref<const std::string&>();
-    if (key.starts_with("bitloom.") && json_depth(content) > deepest) damaged("the metadata '{}' is nested too deeply", key);
+    if (key.starts_with("bitloom.") && json_depth(content) > deepest_json)
+      damaged("the metadata '{}' is nested too deeply", key);
     metadata.emplace(key, content);
   }
 }

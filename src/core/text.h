@@ -26,6 +26,9 @@ std::string_view without_byte_order_mark(std::string_view text);
 // print or copy JSON call themselves that often.
 std::size_t json_depth(std::string_view text);
 
+// More than any file has that means something to this program: deeper ones could exhaust the stack.
+inline constexpr std::size_t deepest_json = 100;
+
 // Whether the bytes are well-formed UTF-8 (RFC 3629), as JSON has to be.
 bool is_utf8(std::string_view text);
 

@@ -77,6 +77,12 @@ TEST_CASE("a tokenizer is trained, shown and used", "[text]") {
   CHECK(tokenizer->decode(first) + tokenizer->decode(rest) == some_text(150, 1) + some_text(150, 2));
   CHECK(has(run_program(folder.path(), {"data", "text", "--input", "a.txt", "--tokenizer", "bytes", "--out", "tokens"}).err,
             "--out: tokens is there already and not an empty folder"));
+  // Stopped between the files, it left tokens for training of the split before.
+  std::filesystem::remove(folder / "tokens/validation.tokens");
+  std::filesystem::create_directory(folder / "tokens/validation.tokens");
+  CHECK(run_program(folder.path(), {"data", "text", "--input", "a.txt", "--tokenizer", "bytes", "--out", "tokens", "--force"})
+            .code == 5);
+  CHECK_FALSE(std::filesystem::exists(folder / "tokens/train.tokens"));
   write_file(folder / "bad.txt", "fine\n\xFF\n");
   const Outcome bad = run_program(folder.path(), {"data", "text", "--input", "bad.txt", "--tokenizer", "bytes", "--out", "x"});
   CHECK(bad.code == 3);

@@ -117,6 +117,8 @@ TEST_CASE("what cannot be read is a data error with path and reason", "[file]") 
   CHECK(has(message_of(ErrorKind::data, [&] { read_text("/dev/zero"); }), "more than 1024 MiB that are no regular file"));
   CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{folder.path()}; }), "Is a directory"));
   CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{"/dev/null"}; }), "not a regular file"));
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);  // nobody writes to it
+  CHECK(has(message_of(ErrorKind::data, [&] { FileMapping{folder / "pipe"}; }), "not a regular file"));
 }
 
 TEST_CASE("a mapping can be moved and outlives the file's name", "[file]") {

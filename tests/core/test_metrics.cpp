@@ -95,6 +95,15 @@ TEST_CASE("a damaged line is named", "[metrics]") {
   }
 }
 
+// They were copied level by level, for which the stack has room for some.
+TEST_CASE("a line nested very deeply is refused", "[metrics]") {
+  const test::TempDir folder;
+  const std::string deep = "{\"a\": " + std::string(200000, '[') + std::string(200000, ']') + "}";
+  test::write_file(folder / "metrics.jsonl", "{}\n" + deep + "\n");
+  const std::string message = test::message_of(ErrorKind::data, [&] { read_metrics(folder / "metrics.jsonl"); });
+  CHECK(test::has(message, "line 2: not a JSON object of at most 100 levels"));
+}
+
 TEST_CASE("metrics that cannot be written are an io error, and the file keeps whole lines", "[metrics]") {
   const test::TempDir folder;
   CHECK_THROWS_AS(MetricsWriter(folder / "nowhere" / "metrics.jsonl"), Error);

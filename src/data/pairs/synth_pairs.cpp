@@ -93,6 +93,8 @@ void write_synth_pairs(const SynthPairs& options, const fs::path& folder, Progre
   std::error_code error;
   fs::create_directories(folder / "png", error);
   if (error) fail(ErrorKind::io, "{}: {}", (folder / "png").string(), error.message());
+  // Captions of a set that was here before would be of other pictures, should this be stopped.
+  fs::remove(folder / "captions.jsonl", error);
   std::string lines;
   // Pictures of the two parts differ, as they may be used together.
   const std::uint64_t first = options.held_out ? std::uint64_t{1} << 32U : 0;

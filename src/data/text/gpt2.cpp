@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "data/text/gpt2_words.h"
 #include "data/text/tokenizer_kinds.h"
 #include "data/text/words.h"
@@ -161,7 +162,9 @@ std::vector<std::string> read_vocab(std::string_view text, std::string_view name
   } catch (const Json::exception& error) {
     fail(ErrorKind::data, "'{}' is not valid JSON ({})", name, error.what());
   }
-  if (!json.is_object() || json.empty()) fail(ErrorKind::data, "'{}': expected a JSON object of tokens and numbers", name);
+  if (!json.is_object() || json.empty() || json_depth(text) > deepest_json) {
+    fail(ErrorKind::data, "'{}': expected a JSON object of tokens and numbers", name);
+  }
   std::vector<std::string> tokens(json.size());
   std::vector<bool> seen(json.size(), false);
   for (const auto& [token, number] : json.items()) {

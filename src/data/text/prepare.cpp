@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/random.h"
 #include "data/text/document_batches.h"
 #include "data/text/words.h"
@@ -43,6 +44,10 @@ Plan make_plan(const TextInput& input, double share, std::uint64_t seed) {
     std::iota(order.begin(), order.end(), std::size_t{0});
     shuffle(order.data(), order.size(), Random(seed, Stream::text_split));
     const auto count = static_cast<std::size_t>(std::llround(share * static_cast<double>(documents)));
+    if (count >= documents) {
+      fail_field(ErrorKind::usage, "validation", "{:g} of {} documents leaves none to train on; expected less", share,
+                 documents);
+    }
     for (std::size_t i = 0; i < count; ++i) plan.for_validation[order[i]] = true;
   }
   return plan;

@@ -91,6 +91,16 @@ TEST_CASE("a made-up set of pairs is read as it was meant", "[pairs]") {
   CHECK_FALSE(fs::exists(folder / "other/held-out.jsonl"));
 }
 
+// Its captions were those of the set before, of other pictures.
+TEST_CASE("a made-up set that is stopped in the middle has no captions", "[pairs]") {
+  const TempDir folder;
+  write_synth_pairs({.count = 3, .seed = 1}, folder / "set");
+  fs::remove(folder / "set/png/000002.png");
+  fs::create_directory(folder / "set/png/000002.png");
+  CHECK(has(message_of(ErrorKind::io, [&] { write_synth_pairs({.count = 3, .seed = 2}, folder / "set"); }), "000002.png"));
+  CHECK_FALSE(fs::exists(folder / "set/captions.jsonl"));
+}
+
 TEST_CASE("impossible made-up sets of pairs are refused", "[pairs]") {
   const TempDir folder;
   const auto message = [&](const SynthPairs& options) {

@@ -104,6 +104,8 @@ TEST_CASE("damaged files of GPT-2 are refused", "[gpt2]") {
   CHECK(has(complaint(), "vocab.json' is not valid JSON"));
   write_file(folder / "vocab.json", "[]");
   CHECK(has(complaint(), "expected a JSON object"));
+  write_file(folder / "vocab.json", "{\"a\": " + std::string(200000, '[') + std::string(200000, ']') + "}");
+  CHECK(has(complaint(), "expected a JSON object"));
   write_file(folder / "vocab.json", R"({"a": 0, "b": 2})");
   CHECK(has(complaint(), "the token 'b' has the number 2, expected each of 0 to 1 once"));
   write_file(folder / "vocab.json", R"({"a": 0, "b": 0})");

@@ -205,6 +205,13 @@ TEST_CASE("text that cannot be prepared is refused", "[prepare]") {
     CHECK(has(message_of(ErrorKind::usage, [&] { prepare_text(file_with(folder, "a"), *tokenizer, share, 1); }),
               "for validation"));
   }
+  TextInput two;
+  for (const char* name : {"a.txt", "b.txt"}) {
+    write_file(folder / name, "text\n");
+    two.files.push_back((folder / name).string());
+  }
+  CHECK(has(message_of(ErrorKind::usage, [&] { prepare_text(two, *tokenizer, 0.8, 1); }),
+            "`validation`: 0.8 of 2 documents leaves none to train on"));
 }
 
 // More documents than at first were looked up beyond the end of the list of those for validation; other lengths moved the cut.
