@@ -309,7 +309,6 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
   const std::vector<std::string> members = check_stages(net, source);
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
-  check_once(source + ": classifier", net.classifier);
   for (const std::string& name : net.classifier) {
     if (contains(names, name) && !contains(members, name)) {
       fail(ErrorKind::usage, "{}: classifier: layer '{}' keeps no head; expected some of {}", source, name,
