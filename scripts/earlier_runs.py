@@ -15,7 +15,12 @@ def require_same_settings(folder, settings):
     file.write_text(text)
 
 
+def objects_in(file):
+    """Objects of a file of JSON lines, which end with \\n alone: texts in them may have other line ends of Unicode."""
+    with file.open(encoding="utf-8", newline="\n") as lines:
+        return [json.loads(line) for line in lines]
+
+
 def events_of(run, kind):
     """Lines of a run's metrics that are of a kind, "step", "evaluation" or "result"."""
-    events = [json.loads(line) for line in (run / "metrics.jsonl").open(encoding="utf-8", newline="\n")]
-    return [event for event in events if event["event"] == kind]
+    return [event for event in objects_in(run / "metrics.jsonl") if event["event"] == kind]

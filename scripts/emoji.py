@@ -98,7 +98,7 @@ class Work:
 
 
 def rows_of(folder):
-    return [json.loads(line) for line in (folder / "captions.jsonl").open(encoding="utf-8", newline="\n")]
+    return earlier_runs.objects_in(folder / "captions.jsonl")
 
 
 def write_captions(folder, rows):

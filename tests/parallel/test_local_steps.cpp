@@ -85,6 +85,15 @@ std::vector<std::uint64_t> in_round_2() {
   return {8, 12};
 }
 
+// A worker whose job soon takes a silent one for lost: not within the second that one look counts at most.
+TreeWorker impatient_worker(const SharedFolder& folder, std::uint64_t steps, double quorum, int fan_in) {
+  LocalOptions options = sparse(4);
+  options.deadline_seconds = 1e-3;
+  TreeExchangeOptions tree = tree_options(folder.path(), 3, quorum, fan_in, "w");
+  tree.patience_seconds = 1.5;
+  return TreeWorker(folder.path(), options, steps, tree);
+}
+
 std::vector<std::string> all_names() {
   std::vector<std::string> names;
   for (int r = 0; r < world().size(); ++r) names.push_back(fmt::format("w{}", r));
@@ -304,12 +313,8 @@ TEST_CASE("a job that cannot open a reply just now ends, and keeps all of them",
 TEST_CASE("a job ends when a worker has been silent for far longer than rounds take", "[local]") {
   if (world().size() == 1) return;
   const SharedFolder folder;
-  LocalOptions options = sparse(4);
-  options.deadline_seconds = 1e-3;
   constexpr std::uint64_t steps = 80000;
-  TreeExchangeOptions tree = tree_options(folder.path(), 3, 0.5, 2, "w");
-  tree.patience_seconds = 0.5;
-  TreeWorker worker(folder.path(), options, steps, tree);
+  TreeWorker worker = impatient_worker(folder, steps, 0.5, 2);
   worker.begin();
   if (world().rank() != world().size() - 1) {
     CHECK(has(message_of(ErrorKind::io, [&] { worker.run(steps); }), "has not been heard of for"));
@@ -322,15 +327,11 @@ TEST_CASE("a job ends when a worker has been silent for far longer than rounds t
 TEST_CASE("a job goes on though its first worker evaluates for longer than workers are waited for", "[local]") {
   if (world().size() == 1) return;
   const SharedFolder folder;
-  LocalOptions options = sparse(4);
-  options.deadline_seconds = 1e-3;
   constexpr std::uint64_t steps = 24;
-  TreeExchangeOptions tree = tree_options(folder.path(), 3, 1, GENERATE(1, 8), "w");
-  tree.patience_seconds = 0.5;
-  TreeWorker worker(folder.path(), options, steps, tree);
+  TreeWorker worker = impatient_worker(folder, steps, 1, GENERATE(1, 8));
   worker.begin();
   worker.run(10);
-  if (world().is_root()) std::this_thread::sleep_for(std::chrono::seconds(2));
+  if (world().is_root()) std::this_thread::sleep_for(std::chrono::seconds(4));
   worker.run(steps);
   CHECK(same_everywhere(worker.values()));
 }
