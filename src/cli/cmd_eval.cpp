@@ -38,11 +38,12 @@ struct EvalSettings {
     options.arguments(model, "MODEL|RUN", 1, 1);
     options.group("Evaluation");
     options.flag("json", json, "One JSON object instead of tables");
-    options.has_defaults(false);
-    options.choice("split", split, {"test", "validation", "train", "all"},
-                   "Part of the data set; of a folder of token files for a GPT: which of them; of images with captions: train, "
-                   "validation or all. Without it of images: test, otherwise: validation");
-    options.has_defaults(true);
+    options.without_defaults([&] {
+      options.choice(
+          "split", split, {"test", "validation", "train", "all"},
+          "Part of the data set; of a folder of token files for a GPT: which of them; of images with captions: train, "
+          "validation or all. Without it of images: test, otherwise: validation");
+    });
     options.group("Models of images");
     options.text("layers", layers, "L1,L2,...",
                  "Layers whose heads make up the ensemble of a binary model, instead of those that the model names");

@@ -28,16 +28,8 @@ void declare_net(Options& options, CnnSettings& settings) {
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
-// Options for which the net's description has values.
-template <typename Declare>
-void declare_of_net(Options& options, Declare&& declare) {
-  options.has_defaults(false);
-  declare();
-  options.has_defaults(true);
-}
-
 void declare_sizes(Options& options, CnnSettings& settings) {
-  declare_of_net(options, [&] {
+  options.without_defaults([&] {
     options.count("batch", settings.training.batch, 1, 1000000,
                   "Images per step; the description's rate, and of SGD its decay, change in proportion");
   });
@@ -46,14 +38,14 @@ void declare_sizes(Options& options, CnnSettings& settings) {
                "batch, or less where the memory is too small");
   options.bytes("memory", settings.memory,
                 "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
-  declare_of_net(options, [&] {
+  options.without_defaults([&] {
     options.choice("optimizer", settings.training.optimizer, {"adamw", "rmsprop", "sgd"},
                    "Optimiser: SGD with Nesterov momentum, AdamW or RMSProp");
   });
 }
 
 void declare_slow_weights(Options& options, CnnSettings& settings) {
-  declare_of_net(options, [&] {
+  options.without_defaults([&] {
     options.count("lookahead", settings.training.lookahead, 0, 1000000,
                   "Steps between which slow weights follow (Lookahead); 0 disables it");
   });
@@ -64,10 +56,10 @@ void declare_slow_weights(Options& options, CnnSettings& settings) {
 void declare_recipe(Options& options, CnnSettings& settings) {
   models::CnnTraining& training = settings.training;
   options.group("Training (the net's description says what is not given and has no default here)");
-  declare_of_net(options, [&] { options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true); });
+  options.without_defaults([&] { options.number("epochs", training.epochs, 0, 1e6, "Passes over the training images", true); });
   options.count("steps", settings.steps, 0, any_count, "Number of optimiser steps, instead of --epochs; 0: as the epochs have");
   declare_sizes(options, settings);
-  declare_of_net(options, [&] {
+  options.without_defaults([&] {
     options.number("learning-rate", training.learning_rate, 0, 1e6, "Peak learning rate", true);
     options.choice("schedule", training.schedule, rate_course_names(), "Course of the learning rate");
     options.number("momentum", training.momentum, 0, 1, "Momentum of SGD");
@@ -77,7 +69,7 @@ void declare_recipe(Options& options, CnnSettings& settings) {
   });
   declare_slow_weights(options, settings);
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
-  declare_of_net(options, [&] {
+  options.without_defaults([&] {
     options.text("augment", training.augment, "LIST",
                  "Changes to training images: none, or some of crop[N], contrastN, brightnessN, colourN, cutout[N]");
     options.choice("flip", training.flip, models::flip_names(),

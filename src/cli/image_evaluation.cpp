@@ -89,12 +89,12 @@ std::string views_text(const models::CnnViews& views) { return fmt::format("{}",
 void ViewOptions::declare(Options& options) {
   options.choice("mirror", mirror, {"on", "off", "model"},
                  "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
-  options.has_defaults(false);
-  options.count(
-      "shift", shift, 0, 1000,
-      "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
-      "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
-  options.has_defaults(true);
+  options.without_defaults([&] {
+    options.count(
+        "shift", shift, 0, 1000,
+        "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
+        "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
+  });
 }
 
 layerwise::Views ViewOptions::over(layerwise::Views views, const Options& options) const {

@@ -31,9 +31,14 @@ class Options {
   void group(const std::string& title) { group_ = title; }
   // The options declared after it are not written by to_ini(): they say where and how, not what.
   void transient(bool value) { transient_ = value; }
-  // For the options declared after it: whether the values of their variables are the defaults, which descriptions then name, or
-  // it is for the descriptions to say where they come from.
-  void has_defaults(bool value) { has_defaults_ = value; }
+  // Options that `declare` declares have defaults that are not those of their variables, and that their descriptions tell where
+  // they can.
+  template <typename F>
+  void without_defaults(F&& declare) {
+    has_defaults_ = false;
+    declare();
+    has_defaults_ = true;
+  }
 
   // If called: --help shows these options alone, and --help-all the others too.
   void everyday(std::initializer_list<const char*> names) { everyday_.assign(names.begin(), names.end()); }
@@ -62,7 +67,7 @@ class Options {
   void needs(std::span<const Need> table) { needs_.insert(needs_.end(), table.begin(), table.end()); }
 
   // Each puts the value of an option into a variable, which holds the default until finish(). The description gets the default
-  // appended where there is one (has_defaults()); it names the unit.
+  // appended where there is one (but in without_defaults()); it names the unit.
   void flag(const std::string& name, bool& value, const std::string& description);
   void text(const std::string& name, std::string& value, const std::string& placeholder, const std::string& description);
   void list(const std::string& name, std::vector<std::string>& values, const std::string& placeholder,
