@@ -107,8 +107,7 @@ Classifier Classifier::of(const simd::Kernels& kernels, const Model& model, cons
   return Classifier(kernels, model.encoder, model.layers, std::move(heads), std::move(head_layers), views);
 }
 
-void Classifier::run_view(const std::uint8_t* image, ForwardWorkspace& work) const {
-  forward_.encode(image, work);
+void Classifier::run_layers(ForwardWorkspace& work) const {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     if (needed_[i]) forward_.run_layer(i, work);
   }
@@ -130,6 +129,7 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
   std::vector<std::int16_t> counts;
   const auto far = static_cast<int>(views_.shift);
   const std::array<std::array<int, 2>, 5> shifts = {{{0, 0}, {far, 0}, {-far, 0}, {0, far}, {0, -far}}};
+  std::array<std::vector<std::uint64_t>, 2> unmoved;  // bits of the image and of its mirror image, from which moved ones follow
   for (std::size_t view = 0; view < views_.count(); ++view) {
     const bool flip = views_.mirror && view % 2 == 1;
     const auto [down, across] = shifts[views_.mirror ? view / 2 : view];
@@ -138,7 +138,13 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
       data::shift({image, moved.size()}, encoder_.image_shape(), down, across, flip, moved.data());
       seen = moved.data();
     }
-    run_view(seen, work);
+    if (down == 0 && across == 0) {
+      forward_.encode(seen, work);
+      if (far != 0) unmoved[flip ? 1 : 0].assign(work.maps[0], work.maps[0] + encoder_.output().size());
+    } else {
+      forward_.encode_moved(seen, unmoved[flip ? 1 : 0].data(), down, flip ? -across : across, work);
+    }
+    run_layers(work);
     for (std::size_t h = 0; h < heads_.size(); ++h) {
       head_logits(h, work, counts, logits);
       for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
@@ -163,7 +169,8 @@ std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dat
 #pragma omp for schedule(dynamic, 4)
       for (std::ptrdiff_t i = begin; i < end; ++i) {
         const auto k = static_cast<std::size_t>(i);
-        run_view(dataset.image(k, room).data(), work);
+        forward_.encode(dataset.image(k, room).data(), work);
+        run_layers(work);
         for (std::size_t h = 0; h < heads_.size(); ++h) {
           head_logits(h, work, counts, logits);
           mine[h] += std::max_element(logits.begin(), logits.end()) - logits.begin() == dataset.labels[k] ? 1 : 0;

@@ -190,16 +190,11 @@ Encoder Encoder::fit(const EncoderSpec& spec, const data::Dataset& train, std::u
   return encoder;
 }
 
-// A row of the patch after the other: where the image has its colours side by side, the taps of a row are consecutive values,
-// and those of the next pixel begin a pixel further on. So patches need not be copied together; rows of odd length get a tap of
-// 0.
+// As gemm_s16 reads them.
 void Encoder::pack() {
-  const std::size_t run = patch_ * shape_.channels;
-  const std::size_t depth = run_depth();
-  pairs_ = Buffer<std::int16_t>(patch_ * depth * features_);
+  pairs_ = Buffer<std::int16_t>(depth() * features_);
   for (std::size_t t = 0; t < taps(); ++t) {
-    const std::size_t k = t / run * depth + t % run;
-    for (std::size_t f = 0; f < features_; ++f) pairs_[k / 2 * 2 * features_ + 2 * f + k % 2] = filters_[f * taps() + t];
+    for (std::size_t f = 0; f < features_; ++f) pairs_[t / 2 * 2 * features_ + 2 * f + t % 2] = filters_[f * taps() + t];
   }
 }
 
@@ -208,8 +203,7 @@ void Encoder::pad(const std::uint8_t* image, EncodeScratch& scratch) const {
   const std::size_t half = patch_ / 2;
   const std::size_t colours = shape_.channels;
   const std::size_t pitch = padded_width() * colours;
-  scratch.pixels.resize(padded_height() * pitch + 1);
-  scratch.pixels.back() = 0;  // met by the last tap of 0
+  scratch.pixels.resize(padded_height() * pitch);
   for (std::size_t y = 0; y < padded_height(); ++y) {
     const std::size_t row = clamp_index(static_cast<std::ptrdiff_t>(y) - static_cast<std::ptrdiff_t>(half), shape_.height);
     for (std::size_t c = 0; c < colours; ++c) {
@@ -237,18 +231,19 @@ void Encoder::sum_colours(EncodeScratch& scratch) const {
   }
 }
 
-// Multiplies the responses in image row y by the gains of their patches.
-void Encoder::normalise(std::size_t y, EncodeScratch& scratch) const {
-  const std::size_t columns = padded_width();
-  scratch.column_sums.assign(columns, 0);
-  scratch.column_squares.assign(columns, 0);
+// Multiplies the responses at these pixels of image row y by the gains of their patches.
+void Encoder::normalise(std::size_t y, Range columns, EncodeScratch& scratch) const {
+  const std::size_t width = padded_width();
+  scratch.column_sums.assign(width, 0);
+  scratch.column_squares.assign(width, 0);
   for (std::size_t r = 0; r < patch_; ++r) {
-    for (std::size_t x = 0; x < columns; ++x) {
-      scratch.column_sums[x] += scratch.sums[(y + r) * columns + x];
-      scratch.column_squares[x] += scratch.squares[(y + r) * columns + x];
+    for (std::size_t x = columns.begin; x + 1 < columns.end + patch_; ++x) {
+      scratch.column_sums[x] += scratch.sums[(y + r) * width + x];
+      scratch.column_squares[x] += scratch.squares[(y + r) * width + x];
     }
   }
-  for (std::size_t x = 0; x < shape_.width; ++x) {
+  std::int32_t* values = scratch.values.data();
+  for (std::size_t x = columns.begin; x < columns.end; ++x, values += features_) {
     std::int32_t sum = 0;
     std::int32_t squares = 0;
     for (std::size_t d = 0; d < patch_; ++d) {
@@ -256,27 +251,69 @@ void Encoder::normalise(std::size_t y, EncodeScratch& scratch) const {
       squares += scratch.column_squares[x + d];
     }
     const float gain = patch_gain(sum, squares, taps(), contrast_);
-    std::int32_t* row = scratch.values.data() + x * features_;
-    for (std::size_t f = 0; f < features_; ++f) row[f] = static_cast<std::int32_t>(static_cast<float>(row[f]) * gain);
+    for (std::size_t f = 0; f < features_; ++f) values[f] = static_cast<std::int32_t>(static_cast<float>(values[f]) * gain);
   }
+}
+
+void Encoder::read_image(const std::uint8_t* image, EncodeScratch& scratch) const {
+  pad(image, scratch);
+  if (contrast_ > 0) sum_colours(scratch);
+}
+
+// These pixels of image row y, of the image that was read. One row at a time, so that its responses stay in the first-level
+// cache.
+void Encoder::encode_row(const simd::Kernels& kernels, std::size_t y, Range columns, std::uint64_t* bits,
+                         EncodeScratch& scratch) const {
+  const std::size_t count = columns.size();
+  if (count == 0) return;
+  const std::size_t colours = shape_.channels;
+  const std::size_t pitch = padded_width() * colours;
+  const std::size_t run = patch_ * colours;
+  scratch.patches.resize(count * depth());
+  std::int16_t* patch = scratch.patches.data();
+  for (std::size_t x = columns.begin; x < columns.end; ++x) {
+    for (std::size_t r = 0; r < patch_; ++r)
+      patch = std::copy_n(scratch.pixels.data() + (y + r) * pitch + x * colours, run, patch);
+    patch = std::fill_n(patch, depth() - taps(), std::int16_t{0});
+  }
+  scratch.values.assign(count * features_, 0);
+  kernels.gemm_s16(count, features_, depth(), scratch.patches.data(), depth(), pairs_.data(), scratch.values.data(), features_);
+  if (contrast_ > 0) normalise(y, columns, scratch);
+  kernels.threshold_pack(scratch.values.data(), count, features_, thresholds_.data(),
+                         bits + y * output().pitch() + columns.begin * output().words());
 }
 
 void Encoder::encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits,
                      EncodeScratch& scratch) const {
-  pad(image, scratch);
-  if (contrast_ > 0) sum_colours(scratch);
-  // One image row at a time, so that its responses stay in the first-level cache.
-  const std::size_t depth = run_depth();
-  const std::size_t colours = shape_.channels;
-  const std::size_t pitch = padded_width() * colours;
+  read_image(image, scratch);
+  for (std::size_t y = 0; y < shape_.height; ++y) encode_row(kernels, y, {0, shape_.width}, bits, scratch);
+}
+
+Encoder::Range Encoder::inner(std::size_t size, int move) const {
+  const auto n = static_cast<std::ptrdiff_t>(size);
+  const auto half = static_cast<std::ptrdiff_t>(patch_ / 2);
+  const std::ptrdiff_t begin = std::min(n, half + std::max(0, -move));
+  const std::ptrdiff_t end = std::max(begin, n - half - std::max(0, move));
+  return {static_cast<std::size_t>(begin), static_cast<std::size_t>(end)};
+}
+
+void Encoder::encode_moved(const simd::Kernels& kernels, const std::uint8_t* image, const std::uint64_t* unmoved, int down,
+                           int across, std::uint64_t* bits, EncodeScratch& scratch) const {
+  read_image(image, scratch);
+  const MapShape map = output();
+  const Range rows = inner(shape_.height, down);
+  const Range columns = inner(shape_.width, across);
   for (std::size_t y = 0; y < shape_.height; ++y) {
-    scratch.values.assign(shape_.width * features_, 0);
-    for (std::size_t r = 0; r < patch_; ++r) {
-      kernels.gemm_s16(shape_.width, features_, depth, scratch.pixels.data() + (y + r) * pitch, colours,
-                       pairs_.data() + r * depth * features_, scratch.values.data(), features_);
+    if (y < rows.begin || y >= rows.end) {
+      encode_row(kernels, y, {0, shape_.width}, bits, scratch);
+      continue;
     }
-    if (contrast_ > 0) normalise(y, scratch);
-    kernels.threshold_pack(scratch.values.data(), shape_.width, features_, thresholds_.data(), bits + y * output().pitch());
+    encode_row(kernels, y, {0, columns.begin}, bits, scratch);
+    const std::ptrdiff_t from =
+        (static_cast<std::ptrdiff_t>(y) + down) * static_cast<std::ptrdiff_t>(map.pitch()) +
+        (static_cast<std::ptrdiff_t>(columns.begin) + across) * static_cast<std::ptrdiff_t>(map.words());
+    std::copy_n(unmoved + from, columns.size() * map.words(), bits + y * map.pitch() + columns.begin * map.words());
+    encode_row(kernels, y, {columns.end, shape_.width}, bits, scratch);
   }
 }
 

@@ -17,7 +17,8 @@ namespace bitloom::layerwise {
 // Scratch memory of encode(); reused between calls of one thread.
 struct EncodeScratch {
   std::vector<std::int16_t> pixels;                       // the padded image
-  std::vector<std::int32_t> values;                       // responses in one image row
+  std::vector<std::int16_t> patches;                      // those of one image row, a row of taps each
+  std::vector<std::int32_t> values;                       // their responses
   std::vector<std::int32_t> sums, squares;                // per padded pixel, over colours
   std::vector<std::int32_t> column_sums, column_squares;  // over the rows of a patch
 };
@@ -59,17 +60,30 @@ class Encoder {
 
   // image: channels x height x width bytes; bits: output().size() words. Pixels outside the image repeat its edge.
   void encode(const simd::Kernels& kernels, const std::uint8_t* image, std::uint64_t* bits, EncodeScratch& scratch) const;
+  // The same bits of an image that was moved: its pixel (y, x) is (y + down, x + across) of one whose bits are `unmoved`,
+  // wherever that has such a pixel. Where the patches of both lie within them, the bits are copied.
+  void encode_moved(const simd::Kernels& kernels, const std::uint8_t* image, const std::uint64_t* unmoved, int down, int across,
+                    std::uint64_t* bits, EncodeScratch& scratch) const;
 
  private:
-  // Taps of a row of the patch, rounded up to pairs.
-  std::size_t run_depth() const { return (patch_ * shape_.channels + 1) / 2 * 2; }
+  struct Range {
+    std::size_t begin, end;
+    std::size_t size() const { return end - begin; }
+  };
+  // Taps, rounded up to pairs.
+  std::size_t depth() const { return (taps() + 1) / 2 * 2; }
   // Size of the image with its edge repeated.
   std::size_t padded_height() const { return shape_.height + patch_ - 1; }
   std::size_t padded_width() const { return shape_.width + patch_ - 1; }
   void pack();
   void pad(const std::uint8_t* image, EncodeScratch& scratch) const;
   void sum_colours(EncodeScratch& scratch) const;
-  void normalise(std::size_t y, EncodeScratch& scratch) const;
+  void read_image(const std::uint8_t* image, EncodeScratch& scratch) const;
+  void normalise(std::size_t y, Range columns, EncodeScratch& scratch) const;
+  void encode_row(const simd::Kernels& kernels, std::size_t y, Range columns, std::uint64_t* bits,
+                  EncodeScratch& scratch) const;
+  // Rows (or columns) of a moved image of `size` of them whose patches lie within it and within the one it was moved from.
+  Range inner(std::size_t size, int move) const;
 
   data::ImageShape shape_;
   std::size_t patch_ = 0;
@@ -77,7 +91,7 @@ class Encoder {
   std::vector<std::int16_t> filters_;     // (features, taps)
   std::vector<std::int32_t> thresholds_;  // (features, 2)
   float contrast_ = 0;                    // grey levels; 0: contrast does not count
-  Buffer<std::int16_t> pairs_;            // per row of the patch, the filters as gemm_s16 reads them
+  Buffer<std::int16_t> pairs_;            // the filters as gemm_s16 reads them
 };
 
 }  // namespace bitloom::layerwise

@@ -21,6 +21,12 @@ void NetForward::encode(const std::uint8_t* image, ForwardWorkspace& work) const
   work.maps[0] = work.owned[0].data();
 }
 
+void NetForward::encode_moved(const std::uint8_t* image, const std::uint64_t* unmoved, int down, int across,
+                              ForwardWorkspace& work) const {
+  encoder_.encode_moved(kernels_, image, unmoved, down, across, work.owned[0].data(), work.scratch);
+  work.maps[0] = work.owned[0].data();
+}
+
 void NetForward::run_layer(std::size_t i, ForwardWorkspace& work) const {
   gather_input(i, work, work.inputs[i].data());
   layers_[i].forward(kernels_, work.inputs[i].data(), work.owned[i + 1].data());

@@ -29,6 +29,9 @@ class NetForward {
 
   // image: channels x height x width bytes.
   void encode(const std::uint8_t* image, ForwardWorkspace& work) const;
+  // The same for an image moved from one whose bits are `unmoved` (Encoder::encode_moved).
+  void encode_moved(const std::uint8_t* image, const std::uint64_t* unmoved, int down, int across,
+                    ForwardWorkspace& work) const;
   // Layer i from the maps of its inputs.
   void run_layer(std::size_t i, ForwardWorkspace& work) const;
   // Down-samples and concatenates the inputs of layer i into the interior of `target` (geometry().input).

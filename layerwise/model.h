@@ -113,7 +113,7 @@ class Classifier {
   Evaluation evaluate(mpi::Comm& comm, const data::Dataset& dataset, const EvaluationWatch& watch = {}) const;
 
  private:
-  void run_view(const std::uint8_t* image, ForwardWorkspace& work) const;
+  void run_layers(ForwardWorkspace& work) const;  // of the image that was encoded
   void head_logits(std::size_t h, const ForwardWorkspace& work, std::vector<std::int16_t>& counts,
                    std::vector<float>& logits) const;
 

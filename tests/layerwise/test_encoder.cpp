@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "data/augment.h"
 #include "tests/layerwise/cases.h"
 #include "tests/support/catch.h"
 #include "tests/support/threads.h"
@@ -122,6 +124,44 @@ TEST_CASE("whitened filters encode to the same bits in every instruction set", "
       CHECK(encode(simd::kernels(name), encoder, data.image(7)) == expected);
     }
   }
+}
+
+TEST_CASE("a moved image has the bits of an encoding of its own", "[encoder]") {
+  const data::Dataset data = small_data(30);
+  std::vector<std::uint8_t> image(data.shape.size()), moved(data.shape.size());
+  EncodeScratch scratch;
+  std::size_t copied = 0;
+  for (const auto& [spec, margin] : std::vector<std::pair<EncoderSpec, int>>{{thermometer_spec(5), 0},
+                                                                             {whitened(1, 4), 0},
+                                                                             {whitened(3, 4, 10), 1},
+                                                                             {whitened(5, 40, 10), 2},
+                                                                             {whitened(5, 4), 2}}) {
+    const Encoder encoder = Encoder::fit(spec, data, 1);
+    const std::size_t words = encoder.output().words();
+    for (const bool flip : {false, true}) {
+      data::shift(data.image(7), data.shape, 0, 0, flip, image.data());
+      const std::vector<std::uint64_t> unmoved = encode(simd::kernels(), encoder, image);
+      for (const auto& [down, across] : std::vector<std::pair<int, int>>{
+               {1, 0}, {-1, 0}, {0, 1}, {0, -1}, {2, -3}, {-4, 4}, {11, 0}, {0, -11}, {-11, 11}, {0, 0}}) {
+        data::shift(data.image(7), data.shape, down, across, flip, moved.data());
+        std::vector<std::uint64_t> bits(encoder.output().size(), ~std::uint64_t{0});
+        const int right = flip ? -across : across;
+        encoder.encode_moved(simd::kernels(), moved.data(), unmoved.data(), down, right, bits.data(), scratch);
+        INFO("taps " << encoder.taps() << ", moved by " << down << ", " << across << (flip ? " mirrored" : ""));
+        CHECK(bits == encode(simd::kernels(), encoder, moved));
+        // The middle is not encoded again: what it is copied from shows.
+        const int most = std::max(std::abs(down), std::abs(across));
+        if (6 - margin - most <= 0) continue;
+        std::vector<std::uint64_t> other = unmoved;
+        const auto middle = static_cast<std::size_t>((6 + down) * 12 + 6 + right) * words;
+        other[middle] ^= 1U;
+        encoder.encode_moved(simd::kernels(), moved.data(), other.data(), down, right, bits.data(), scratch);
+        CHECK((bits[(6 * 12 + 6) * words] ^ 1U) == encode(simd::kernels(), encoder, moved)[(6 * 12 + 6) * words]);
+        ++copied;
+      }
+    }
+  }
+  CHECK(copied > 40);
 }
 
 TEST_CASE("each bit of a whitened filter is set at a quarter of the pixels", "[encoder]") {
