@@ -108,11 +108,24 @@ void check_offsets(const StageSpec& stage, const LayerOptions& layer) {
   }
 }
 
+// A stage may say by what rule accumulators move best in it: Muon or second moments. It gives way to a run that asks for the
+// other one, or trains in a way for which there is no Muon.
+void choose_momentum(const StageSpec& stage, TrainOptions& options) {
+  LayerOptions& layer = options.layer;
+  const bool own_muon = stage.options.contains("muon_momentum");
+  const bool own_moments = stage.options.contains("second_moment_decay");
+  const bool moves = layer.rule.name == "accumulate" && options.signal == "window" && layer.learn_weights;
+  if (own_muon && (!moves || (!own_moments && layer.second_moment_decay != 0))) layer.muon_momentum = 0;
+  if (own_moments && !own_muon && layer.muon_momentum != 0) layer.second_moment_decay = 0;
+}
+
 }  // namespace
 
 std::span<const RealOption> real_options() { return options_table; }
 
 bool is_stage_option(const std::string& name) { return find(name) != nullptr; }
+
+double value_of(TrainOptions options, const std::string& name) { return find(name)->of(options); }
 
 void check_stage_option(const std::string& where, const std::string& name, double value) { checked(where, name, value); }
 
@@ -121,6 +134,7 @@ TrainOptions for_stage(TrainOptions options, const StageSpec& stage) {
   for (const auto& [name, value] : stage.options) {
     checked(fmt::format("stage '{}': options", stage.name), name, value).of(options) = value;
   }
+  choose_momentum(stage, options);
   check_offsets(stage, options.layer);
   return options;
 }

@@ -59,7 +59,11 @@ void check_stage_option(const std::string& where, const std::string& name, doubl
 
 bool is_stage_option(const std::string& name);
 
-// Options of a stage: the run's, but for those that the net sets.
+// The value of such an option.
+double value_of(TrainOptions options, const std::string& name);
+
+// Options of a stage: the run's, but for those that the net sets. Of Muon and second moments, a run that asks for one has not
+// the other one, and where its rule, its signal or frozen weights rule Muon out, a net's has no effect.
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage);
 
 // The text that decides whether a checkpoint and a run's options belong together, and (hashed with the stages below) whether a

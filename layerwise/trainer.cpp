@@ -65,7 +65,9 @@ void Run::train_stage(std::size_t s) {
                              kept.empty() ? "" : ", besides what workers keep"));
   if (!kept.empty()) progress_.line(kept);
   for (const auto& [name, value] : stage->spec().options) {
-    progress_.line(fmt::format("{}: {} is {:g}, as the net says", stage->spec().name, name, value));
+    const double used = value_of(for_stage(options_.train, stage->spec()), name);
+    const std::string said = used == value ? "as the net says" : fmt::format("for the run's other options, not {:g}", value);
+    progress_.line(fmt::format("{}: {} is {:g}, {}", stage->spec().name, name, used, said));
   }
   open_.mark(stage_, stage->step_number(), true);
   inputs_->place(*stage, [&] { open_.mark(stage_, stage->step_number(), true); });

@@ -379,6 +379,10 @@ bool Options::is_asked_for(const std::string& name) const {
   return from == Source::command_line || from == Source::config_file;
 }
 
+bool Options::is_chosen(const std::string& name) const {
+  return source(name) == Source::command_line || asks_for_other(name, name);
+}
+
 bool Options::asks_for_other(const std::string& name, const std::string& than) const {
   const Entry* entry = find(name);
   return entry != nullptr && is_asked_for(name) && source(name) <= source(than) && entry->get() != entry->default_values;

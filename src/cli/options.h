@@ -100,6 +100,9 @@ class Options {
   Source source(const std::string& name) const;
   // Whether the command line or a --config file gives it, not the run that goes on or the default.
   bool is_asked_for(const std::string& name) const;
+  // The same, but in a --config file only another value than the default: the options that a run began with are all of them.
+  // After finish().
+  bool is_chosen(const std::string& name) const;
   // The same of another value than the default, unless `than`, which decides whether it has an effect, is nearer to the command
   // line. After finish().
   bool asks_for_other(const std::string& name, const std::string& than) const;

@@ -55,7 +55,7 @@ void TrainSettings::refuse_overruled(const Options& options) const {
   layerwise::TrainOptions given = run.train;
   for (const layerwise::RealOption& real : layerwise::real_options()) {
     const std::string name = option_of_field(real.name).substr(2);
-    if (!options.is_asked_for(name)) continue;
+    if (!options.is_chosen(name)) continue;
     const double asked = real.of(given);
     const auto overrules = [&](const layerwise::StageSpec& stage) {
       const auto own = stage.options.find(real.name);
@@ -68,7 +68,7 @@ void TrainSettings::refuse_overruled(const Options& options) const {
   const auto has_own = [&](const layerwise::StageSpec& stage) {
     return !stage.augment.empty() && data::parse_augment(stage.augment) != run.train.augment;
   };
-  if (options.is_asked_for("augment") && std::ranges::all_of(stages, has_own)) {
+  if (options.is_chosen("augment") && std::ranges::all_of(stages, has_own)) {
     fail(ErrorKind::usage, "--augment: {} has no effect, since the stages of net '{}' have their own", augment, run.net.name);
   }
   const bool augments = !run.train.augment.none() || std::ranges::any_of(stages, [](const layerwise::StageSpec& stage) {

@@ -201,6 +201,17 @@ TEST_CASE("options that the stages of a net have for themselves are refused, and
   // As the net says, and by a stage.
   CHECK(outcome({"--learning-rate", "0.006"}).code == 0);
   CHECK(run_program(folder.path(), {"train", "binary", "--resume", "--out", "run", "--learning-rate", "0.006"}).code == 0);
+
+  // The options of a run have the defaults of all others beside its net.
+  const Outcome again = run_program(folder.path(), {"train", "binary", "--config", "run/options.ini", "--out", "again"});
+  INFO(again.err);
+  CHECK(again.code == 0);
+  CHECK(has(again.out, "together: second_moment_decay is 0.98, as the net says\n"));
+  CHECK(same_tensors(folder / "run/model.safetensors", folder / "again/model.safetensors"));
+  // The one that is asked for counts: Muon or second moments.
+  const Outcome muon = outcome({"--muon-momentum", "0.9", "--out", "muon"});
+  CHECK(muon.code == 0);
+  CHECK(has(muon.out, "together: second_moment_decay is 0, for the run's other options, not 0.98\n"));
 }
 
 TEST_CASE("options that only a part of the nets can use are taken", "[train]") {
@@ -384,7 +395,7 @@ TEST_CASE("sparse messages: any number of ranks and a stop give the same bits, a
   const Outcome filed = run_ranks(folder.path(), 2, with(quick_training("filed"), with(little, {"--cache", "cache"})));
   INFO(filed.out << filed.err);
   CHECK(filed.code == 0);
-  CHECK(has(filed.out, "16 bits of training state per weight, besides what workers keep\n"));
+  CHECK(has(filed.out, "32 bits of training state per weight, besides what workers keep\n"));
   CHECK(has(filed.out, "6 workers keep what they do not send, "));
   CHECK(has(filed.out, " of it in a file in "));
   CHECK(same_tensors(folder / "one/model.safetensors", folder / "filed/model.safetensors"));

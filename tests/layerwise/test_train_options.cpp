@@ -22,6 +22,47 @@ TEST_CASE("thresholds whose bounds and start do not suit one another are refused
   CHECK(message() == "`initial_offset`: 1 is not between the smallest offset, -2, and the largest, 0");
 }
 
+TEST_CASE("Muon or second moments of a stage give way to what a run asks for", "[train_options]") {
+  struct Momentum {
+    double muon, moments;
+    bool operator==(const Momentum&) const = default;
+  };
+  StageSpec stage;
+  const auto momentum = [&](auto change) {
+    TrainOptions options;
+    change(options);
+    const TrainOptions own = for_stage(options, stage);
+    return Momentum{own.layer.muon_momentum, own.layer.second_moment_decay};
+  };
+  const auto nothing = [](TrainOptions&) {};
+  const auto topk = [](TrainOptions& o) { o.layer.rule.name = "topk"; };
+  const auto exact = [](TrainOptions& o) { o.signal = "exact"; };
+  const auto frozen = [](TrainOptions& o) { o.layer.learn_weights = false; };
+  const auto moments = [](TrainOptions& o) { o.layer.second_moment_decay = 0.98; };
+  const auto muon = [](TrainOptions& o) { o.layer.muon_momentum = 0.8; };
+
+  stage.options = {{"muon_momentum", 0.9}};
+  CHECK(momentum(nothing) == Momentum{0.9, 0});
+  CHECK(momentum(muon) == Momentum{0.9, 0});
+  CHECK(momentum(topk) == Momentum{0, 0});
+  CHECK(momentum(exact) == Momentum{0, 0});
+  CHECK(momentum(frozen) == Momentum{0, 0});
+  CHECK(momentum(moments) == Momentum{0, 0.98});
+
+  stage.options = {{"second_moment_decay", 0.9}};
+  CHECK(momentum(nothing) == Momentum{0, 0.9});
+  CHECK(momentum(muon) == Momentum{0.8, 0});
+  CHECK(momentum(topk) == Momentum{0, 0.9});
+
+  // A stage that contradicts itself is refused where it is set up.
+  stage.options = {{"muon_momentum", 0.9}, {"second_moment_decay", 0.9}};
+  CHECK(momentum(nothing) == Momentum{0.9, 0.9});
+
+  // A run that does so, or asks for Muon under another rule, too.
+  stage.options.clear();
+  CHECK(momentum([&](TrainOptions& o) { muon(o), topk(o), moments(o); }) == Momentum{0.8, 0.98});
+}
+
 TEST_CASE("whatever the result depends on is in the description of the options", "[train_options]") {
   const TrainOptions plain;
   const auto changed = [&](auto change) {
