@@ -20,6 +20,7 @@ std::vector<train::PowerSgdShape> shapes_of(const FloatModel& model, std::size_t
   const auto add = [&](std::span<const FloatParameter> parameters, bool is_block) {
     std::vector<std::size_t> vectors;  // of a layer, divided together
     for (const FloatParameter& each : parameters) {
+      if (each.is_frozen) continue;
       const std::size_t elements = each.elements.of(1);
       if (!is_block || !each.is_matrix) {
         vectors.push_back(elements);

@@ -32,9 +32,11 @@ std::vector<ParameterBlock> FloatLayout::blocks_of(std::size_t part) const {
   std::vector<ParameterBlock> all;
   for (std::size_t i = parts[part].first; i < parts[part].last; ++i) {
     const FloatLayer& layer = model.layers[i];
-    if (layer.parameters.empty()) continue;
-    all.push_back({layer.parameters, i, false, i == 0 && is_tied});
-    for (FloatParameter& each : all.back().parameters) each.is_in_block = layer.is_block;
+    ParameterBlock block{layer.parameters, i, false, i == 0 && is_tied};
+    std::erase_if(block.parameters, &FloatParameter::is_frozen);
+    if (block.parameters.empty()) continue;
+    for (FloatParameter& each : block.parameters) each.is_in_block = layer.is_block;
+    all.push_back(std::move(block));
   }
   if (has_head(part)) all.push_back({model.head_parameters(), model.layers.size(), true, is_tied});
   return all;
@@ -50,6 +52,16 @@ RankParameters FloatLayout::all_of(std::size_t part) const {
   RankParameters sum;
   for (const ParameterBlock& block : blocks_of(part)) {
     if (is_own(block)) sum += count(block);
+  }
+  return sum;
+}
+
+RankParameters FloatLayout::frozen_of(std::size_t part) const {
+  RankParameters sum;
+  for (std::size_t i = parts[part].first; i < parts[part].last; ++i) {
+    for (const FloatParameter& each : model.layers[i].parameters) {
+      if (each.is_frozen) sum.add(each, each.elements.of(tensor));
+    }
   }
   return sum;
 }

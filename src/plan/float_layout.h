@@ -41,7 +41,7 @@ struct RankParameters {
   }
 };
 
-// Parameters of a layer, or those that the head reads, as a rank has them.
+// Parameters of a layer that are learned, or those that the head reads, as a rank has them.
 struct ParameterBlock {
   std::vector<FloatParameter> parameters;
   std::size_t layer = 0;  // of the net; the head's comes after them
@@ -69,8 +69,9 @@ struct FloatLayout {
   RankParameters count(const ParameterBlock& block) const;
   // Whether they are learned there: not where they are another block's of the same rank.
   bool is_own(const ParameterBlock& block) const { return !block.is_head || !reads_first_table(); }
-  // All of a part that are learned.
+  // All of a part that are learned, and those that are not, which no rank divides.
   RankParameters all_of(std::size_t part) const;
+  RankParameters frozen_of(std::size_t part) const;
   std::uint64_t bytes_of_values(const RankParameters& parameters) const {
     return parameters.matrices * value_bytes + parameters.vectors * parameter_bytes;
   }

@@ -68,9 +68,11 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
                       const StageShards& shards, const ShardNeeds& needs) {
   FloatMemory memory;
   std::vector<train::PartStash> stashes;
+  RankParameters frozen;
   for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
     const std::size_t part = layout.shape.part(stage, chunk);
     stashes.push_back(stash_of(layout, part));
+    frozen += layout.frozen_of(part);
     memory.activations = std::max(memory.activations, way_bytes(layout, part));
   }
   memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
@@ -89,6 +91,9 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     memory.parameters += (masters.matrices - without_masters(masters)) * layout.parameter_bytes;
   }
   memory.gradients = layout.bytes_of_gradients(kept(layout.divided.gradients));
+  // Layers may need gradients of what no optimiser moves.
+  memory.parameters += layout.bytes_of_values(frozen) + (has_copies ? frozen.matrices * layout.parameter_bytes : 0);
+  memory.gradients += layout.bytes_of_gradients(frozen);
   const std::uint64_t states = train::find_update_rule(train.optimizer.rule).moments + (train.optimizer.average > 0 ? 1 : 0) +
                                (train.optimizer.lookahead > 0 ? 1 : 0);
   // Moments of matrices in blocks may be narrower than gradients.
@@ -107,7 +112,7 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
   const RankParameters whole = shards.whole();
   memory.checkpoint = share(whole.matrices) * layout.parameter_bytes -
                       share(without_masters(whole)) * (layout.parameter_bytes - layout.value_bytes) +
-                      (share(whole.vectors) + states * share(whole.all())) * layout.parameter_bytes -
+                      (share(whole.vectors) + share(frozen.all()) + states * share(whole.all())) * layout.parameter_bytes -
                       saved * share(whole.block_matrices);
   // The sums of error buffers over the ranks that have the same, and each one's share of these.
   const std::uint64_t errors = layout.compression.error_bytes;

@@ -201,7 +201,7 @@ std::vector<FloatParameter> FloatModel::head_parameters() const {
 std::uint64_t FloatModel::parameters() const {
   std::uint64_t sum = 0;
   const auto add = [&](const std::vector<FloatParameter>& parameters) {
-    for (const FloatParameter& parameter : parameters) sum += parameter.elements.of(1);
+    for (const FloatParameter& parameter : parameters) sum += parameter.is_frozen ? 0 : parameter.elements.of(1);
   };
   for (const FloatLayer& layer : layers) add(layer.parameters);
   if (!has_tied_head()) add(head_parameters());

@@ -30,6 +30,7 @@ struct FloatParameter {
   std::uint64_t rows = 0;           // of a matrix
   bool is_in_block = false;         // of a layer that is_block
   std::uint64_t column_blocks = 1;  // as nn::Parameter has them
+  bool is_frozen = false;           // no optimiser moves it
 
   bool is_block_matrix() const { return is_matrix && is_in_block; }
 };
@@ -41,14 +42,15 @@ struct FloatLayer {
   double sum_operations = 0;                          // and those with what a tensor group has summed, where there is one
   std::vector<FloatParameter> parameters;             // in the net's order
   // Kept for the backward pass.
-  Elements values;             // of type V
-  Elements activations;        // inputs of activations, of type V or of few bits
-  Elements statistics;         // of type P
-  std::uint64_t integers = 0;  // of four bytes
-  Elements working;            // of type V, inside the layer at once on their way
-  std::uint64_t output = 0;    // of type V, which the next layer gets
-  bool keeps_input = false;    // its input is among what it keeps
-  bool is_block = false;       // recomputation by blocks keeps its input alone
+  Elements values;              // of type V
+  Elements activations;         // inputs of activations, of type V or of few bits
+  Elements statistics;          // of type P
+  std::uint64_t integers = 0;   // of four bytes
+  std::uint64_t step_sums = 0;  // of type P, whatever the number of examples (nn::Layer::add_step_sums)
+  Elements working;             // of type V, inside the layer at once on their way
+  std::uint64_t output = 0;     // of type V, which the next layer gets
+  bool keeps_input = false;     // its input is among what it keeps
+  bool is_block = false;        // recomputation by blocks keeps its input alone
   // Sums over the tensor group, of `summed` elements of type V each: on the way forward, and of gradients on their way back.
   std::uint64_t summed = 0;
   std::size_t forward_sums = 0, backward_sums = 0;
@@ -90,6 +92,7 @@ struct FloatModel {
   // Tokens of an example whose logits a head gives.
   std::size_t tokens_of(const FloatHead& head) const { return head.tokens == 0 ? tokens : head.tokens; }
   std::vector<FloatParameter> head_parameters() const;
+  // Those that are learned.
   std::uint64_t parameters() const;
   // Operations of the forward pass over an example, the heads' included.
   double operations() const;

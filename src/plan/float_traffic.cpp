@@ -41,14 +41,15 @@ GroupBytes data_bytes(const FloatLayout& layout, const StageShards& shards, cons
   return bytes;
 }
 
-// Losses and their number, and the norm of all gradients: a sum of squares for every chunk of a parameter
-// (train::GradientNorm).
+// Losses and their number, what layers sum over a step, and the norm of all gradients: a sum of squares for every chunk of a
+// parameter that is learned (train::GradientNorm).
 void add_control(const FloatLayout& layout, std::size_t stage, StagePlan& plan) {
   constexpr std::uint64_t loss_bytes = 2 * sizeof(double);
   std::uint64_t squares = 0;
   std::uint64_t divided_squares = 0;  // of parameters that the tensor group divides
   const auto count = [&](const std::vector<FloatParameter>& parameters) {
     for (const FloatParameter& each : parameters) {
+      if (each.is_frozen) continue;
       const std::uint64_t chunks = (each.elements.of(layout.tensor) + nn::squares_chunk - 1) / nn::squares_chunk;
       squares += chunks * sizeof(double);
       if (each.elements.split > 0) divided_squares += chunks * sizeof(double);
@@ -56,7 +57,14 @@ void add_control(const FloatLayout& layout, std::size_t stage, StagePlan& plan) 
   };
   for (const FloatLayer& layer : layout.model.layers) count(layer.parameters);
   if (!layout.model.has_tied_head()) count(layout.model.head_parameters());
-  if (layout.data > 1) plan.data.sums += loss_bytes + (layout.shards > 1 ? squares : 0);
+  if (layout.data > 1) {
+    plan.data.sums += loss_bytes + (layout.shards > 1 ? squares : 0);
+    for (const train::LayerRange& part : plan.layers) {
+      for (std::size_t i = part.first; i < part.last; ++i) {
+        plan.data.sums += layout.model.layers[i].step_sums * layout.parameter_bytes;
+      }
+    }
+  }
   if (layout.stages > 1) plan.pipeline.sums += squares;
   if (layout.stages > 1 && stage + 1 == layout.stages) plan.pipeline.broadcasts += loss_bytes;
   if (layout.tensor > 1) plan.tensor.sums += divided_squares;

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "models/gpt/language_task.h"
+#include "plan/cnn_model.h"
 #include "plan/counted.h"
+#include "tests/models/cnn_nets.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/mpi.h"
@@ -46,12 +48,7 @@ FloatOptions options_of(const mpi::GridShape& grid, const std::string& schedule,
 }
 
 // Sent by this rank in all steps.
-GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config, const FloatOptions& options) {
-  mpi::Grid grid(test::world(), shape, static_cast<int>(options.shard_ranks));
-  nn::Engine engine;
-  train::TensorGroup group(grid.tensor());
-  models::Gpt net(config, 0, &group);
-  models::LanguageTask task(net, options.micro_batch, test::chains(config, options.batch));
+GridBytes train_task(mpi::Grid& grid, nn::Engine& engine, train::Task& task, const FloatOptions& options) {
   train::Layout layout;
   layout.grid = &grid;
   layout.schedule = options.schedule;
@@ -65,6 +62,34 @@ GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config,
   const GridBytes before = counted(grid);
   for (std::uint64_t step = 0; step < steps; ++step) trainer.step();
   return counted(grid) - before;
+}
+
+GridBytes train_in(const mpi::GridShape& shape, const models::GptConfig& config, const FloatOptions& options) {
+  mpi::Grid grid(test::world(), shape, static_cast<int>(options.shard_ranks));
+  nn::Engine engine;
+  train::TensorGroup group(grid.tensor());
+  models::Gpt net(config, 0, &group);
+  models::LanguageTask task(net, options.micro_batch, test::chains(config, options.batch));
+  return train_task(grid, engine, task, options);
+}
+
+// A net with batch norms, and with frozen kernels where `which` is 0.
+GridBytes train_cnn_in(const mpi::GridShape& shape, std::size_t which, const FloatOptions& options) {
+  mpi::Grid grid(test::world(), shape);
+  nn::Engine engine;
+  models::Cnn net(test::small_cnn(which));
+  train::Classification task(net.layers, net.input(options.micro_batch), [&](std::uint64_t step, std::uint64_t micro_batch) {
+    const data::Dataset images = test::small_images(options.micro_batch, test::small_image);
+    const nn::Shape shape_of_batch = net.input(options.micro_batch);
+    Random random(3, Stream::test, step * options.batch + micro_batch);
+    std::vector<float> pixels(shape_of_batch.size());
+    for (float& pixel : pixels) pixel = static_cast<float>(random.uniform());
+    const std::vector<std::int32_t> labels(images.labels.begin(), images.labels.end());
+    return train::Classification::Batch{
+        engine.from(std::span<const float>(pixels), shape_of_batch, nn::Use::data),
+        engine.from(std::span<const std::int32_t>(labels), {options.micro_batch}, nn::Use::data)};
+  });
+  return train_task(grid, engine, task, options);
 }
 
 using Counts = std::array<std::int64_t, 6>;
@@ -117,6 +142,31 @@ TEST_CASE("groups send what the plan of their grid says", "[planned]") {
               CHECK(tensor[stage] == counts_of(plan.stages[stage].tensor));
             }
           }
+        }
+      }
+    }
+  }
+}
+
+// Once frozen kernels counted as learned ones, and sums of batch norms' statistics not at all.
+TEST_CASE("processes that train a convolutional net send what is planned, with frozen kernels and batch norms", "[planned]") {
+  using train::ShardLevel;
+  for (const mpi::GridShape& grid : mpi::shapes_of(test::world().size())) {
+    if (grid.tensor > 1) continue;
+    for (const std::size_t which : {0, 1}) {
+      for (const ShardLevel shard : {ShardLevel::none, ShardLevel::optimizer, ShardLevel::gradients, ShardLevel::parameters}) {
+        if (grid.data == 1 && shard != ShardLevel::none) continue;
+        CAPTURE(mpi::described(grid), which, static_cast<int>(shard));
+        FloatOptions options = options_of(grid, "1f1b", shard, Recompute::none, DType::f32);
+        options.train.optimizer.rule = "sgd";
+        const FloatPlan plan = plan_grid(describe_cnn(test::small_cnn(which), DType::f32), grid, options, FloatCluster());
+        const GridBytes sent = train_cnn_in(grid, which, options);
+        const std::vector<Counts> data = largest_by_stage(grid, sent.data);
+        const std::vector<Counts> pipeline = largest_by_stage(grid, sent.pipeline);
+        for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+          INFO("stage " << stage);
+          CHECK(data[stage] == counts_of(plan.stages[stage].data));
+          CHECK(pipeline[stage] == counts_of(plan.stages[stage].pipeline));
         }
       }
     }
