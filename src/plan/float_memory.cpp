@@ -5,6 +5,7 @@
 #include "models/gpt/language_task.h"
 #include "nn/activation.h"
 #include "nn/parameter.h"
+#include "train/muon.h"
 #include "train/parallel/stages.h"
 #include "train/update_rule.h"
 
@@ -62,6 +63,23 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
          (part + 1 < layout.shape.parts() ? layout.output_bytes(part) : 0);
 }
 
+// Workspace of the stage's optimiser, which moves one matrix after the other.
+std::uint64_t optimizer_bytes(const FloatLayout& layout, std::size_t stage) {
+  std::uint64_t matrix_bytes = 0;
+  if (layout.options.train.optimizer.rule != "muon") return matrix_bytes;
+  for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
+    for (const ParameterBlock& block : layout.blocks_of(layout.shape.part(stage, chunk))) {
+      for (const FloatParameter& each : block.parameters) {
+        if (!each.is_block_matrix()) continue;
+        const std::size_t columns = each.elements.of(1) / each.rows;
+        matrix_bytes =
+            std::max(matrix_bytes, train::orthogonalise_bytes(each.rows, columns, each.column_blocks, layout.parameter_bytes));
+      }
+    }
+  }
+  return matrix_bytes;
+}
+
 }  // namespace
 
 FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<const train::Action> actions,
@@ -76,6 +94,8 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     memory.activations = std::max(memory.activations, way_bytes(layout, part));
   }
   memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
+  const std::uint64_t works_with = optimizer_bytes(layout, stage);
+  memory.activations = std::max(memory.activations, works_with - std::min(works_with, memory.stash));
   memory.gathered = needs.whole_bytes;
   const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole(); };
   const train::TrainOptions& train = layout.options.train;

@@ -8,7 +8,7 @@
 namespace bitloom::train {
 
 // Peaks in bytes, as nn::Pool counts them. What is not in it: activations on their way, about two of the largest; moving
-// statistics of batch norm, and what follows them; what Muon works with, some two and a half times its largest matrix.
+// statistics of batch norm, and what follows them; what Muon works with (orthogonalise_bytes()).
 struct MemoryNeeds {
   std::uint64_t parameters = 0;
   std::uint64_t gradients = 0;

@@ -156,6 +156,15 @@ double orthogonalise_operations(std::size_t rows, std::size_t columns, std::size
   return static_cast<double>(blocks * optim::newton_schulz_steps) * (4 * side * side * length + 2 * side * side * side);
 }
 
+std::uint64_t orthogonalise_bytes(std::size_t rows, std::size_t columns, std::size_t blocks, std::uint64_t bytes) {
+  const std::uint64_t side = std::min(rows, columns / blocks);
+  const std::uint64_t all = std::uint64_t{rows} * columns;
+  const std::uint64_t steps = (all + all / blocks + 2 * side * side) * bytes;
+  if (blocks == 1) return steps;
+  // Blocks are taken apart by their numbers of rows, and put together again.
+  return std::max(steps, 2 * all * bytes + rows * blocks * sizeof(std::int32_t));
+}
+
 bool orthogonalise_alike(nn::Engine& engine, mpi::Comm& comm, std::span<nn::Parameter* const> parameters) {
   std::vector<std::pair<nn::Shape, std::size_t>> tried;
   Hasher hasher;

@@ -23,6 +23,9 @@ nn::Tensor orthogonalised(nn::Engine& engine, nn::Tensor x, std::size_t blocks);
 // Multiplications and additions of that.
 double orthogonalise_operations(std::size_t rows, std::size_t columns, std::size_t blocks);
 
+// Workspace of that, x included, for elements of `bytes` bytes each.
+std::uint64_t orthogonalise_bytes(std::size_t rows, std::size_t columns, std::size_t blocks, std::uint64_t bytes);
+
 // Whether all processes of the group come to the same bits by that, tried with one matrix of each shape among these parameters'
 // matrices of residual blocks: products have other last bits on other processors, and with other numbers of threads.
 // Collective.

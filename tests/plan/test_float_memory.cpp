@@ -74,6 +74,26 @@ TEST_CASE("memory is predicted within 2%, with everything kept, few bits and blo
   }
 }
 
+TEST_CASE("memory for the matrix that Muon works with is planned, where there are fewer activations", "[gpt][float_plan]") {
+  models::GptConfig config = small_config();
+  config.layers = 1;
+  config.width = 64;
+  config.context = 2;
+  nn::Engine engine;
+  models::Gpt net(config);
+  models::LanguageTask task(net, 1, test::chains(config, 1));
+  train::TrainOptions options;
+  options.optimizer.rule = "muon";
+  train::Trainer trainer(engine, task, options);
+  trainer.step();
+  FloatOptions planned = options_of(1, 1);
+  planned.train = options;
+  const FloatMemory needs = plan_grid(describe_gpt(config), {}, planned, FloatCluster()).memory();
+  // The update of a matrix of 64 x 256 and its orthogonal form, and two squares.
+  CHECK(needs.activations + needs.stash == 4 * (2 * 64 * 256 + 2 * 64 * 64));
+  CHECK(static_cast<double>(engine.pool().total().peak) == Approx(static_cast<double>(needs.total())).epsilon(0.02));
+}
+
 TEST_CASE("memory on one rank is that of train::predict_memory", "[float_plan]") {
   constexpr auto masters = nn::MasterWeights::f32;
   constexpr auto none = nn::MasterWeights::none;

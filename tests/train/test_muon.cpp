@@ -5,6 +5,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "core/random.h"
@@ -206,6 +207,20 @@ TEST_CASE("blocks of columns are made orthogonal each by itself", "[train]") {
       nn::Engine engine(test::device_of(backend), backend);
       CHECK(compare(found(engine, DType::f32), expected, 1e-4) == "");
     }
+  }
+}
+
+TEST_CASE("what Muon works with is predicted", "[train]") {
+  for (const auto& [rows, columns, blocks] : {std::tuple(24, 96, 1), std::tuple(96, 24, 1), std::tuple(32, 32, 1),
+                                              std::tuple(24, 72, 3), std::tuple(9, 72, 3), std::tuple(96, 24, 3)}) {
+    CAPTURE(rows, columns, blocks);
+    const auto [r, c, b] =
+        std::tuple{static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), static_cast<std::size_t>(blocks)};
+    nn::Engine engine;
+    nn::Tensor x = tensor_of(engine, noise(r, c, 0), DType::f32);
+    engine.pool().reset_peaks();
+    orthogonalised(engine, std::move(x), b);
+    CHECK(engine.pool().count(nn::Use::workspace).peak == orthogonalise_bytes(r, c, b, sizeof(float)));
   }
 }
 
