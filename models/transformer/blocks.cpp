@@ -36,8 +36,10 @@ nn::LayerPointer BlockBuilder::feed_forward(const std::string& name) {
   auto branch = std::make_unique<Sequence>();
   branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
   layers_.add_expansion(*branch, name + ".first", config_.width, inside, first);
-  // Numbers beyond those of dropout layers.
-  constexpr std::uint64_t first_number = std::uint64_t{1} << 32U;
+  // Numbers beyond those of dropout layers, and other ones for every process of a group: each has columns of its own, whose
+  // rounding errors are to have nothing to do with others'.
+  const std::uint64_t rank = layers_.group() == nullptr ? 0 : layers_.group()->rank();
+  const std::uint64_t first_number = (1 + rank) << 32U;
   branch->emplace<nn::Activate>(nn::find_activation(config_.activation), config_.activation_bits, config_.activation_quantiser,
                                 first_number + activations_++);
   layers_.add_contraction(*branch, name + ".second", inside, config_.width, second);

@@ -9,6 +9,7 @@
 
 #include "models/gpt/evaluate.h"
 #include "models/gpt/sampler.h"
+#include "models/transformer/blocks.h"
 #include "mpi/float_collectives.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
@@ -136,6 +137,49 @@ TEST_CASE("a group's loss and gradients are those of one process", "[tensor_para
     // Logits a few rows at a time: the same number of turns everywhere.
     if (setting.bits == 0) CHECK(compare(divided.pass(4, 1), losses, 1e-5) == "");
   }
+}
+
+// Once all drew the same numbers, so that their errors added up in sums over the group.
+TEST_CASE("tensor ranks round what they keep of activations each by numbers of its own", "[tensor_parallel]") {
+  BlockConfig config;
+  config.heads = 12;
+  config.width = 48;
+  config.activation_bits = 2;
+  config.activation_quantiser = nn::Quantiser::act_nn;
+  train::TensorGroup group(world());
+  BlockBuilder builder(config, &group);
+  nn::Sequence net;
+  const auto mask = std::make_shared<const nn::AttentionMask>(nn::AttentionMask::causal(5, 5));
+  builder.add_blocks(net, [&](std::size_t) { return BlockBuilder::Mask{mask, nullptr}; });
+  nn::Engine engine;
+  const std::vector<nn::Parameter*> parameters = nn::parameters_of(net);
+  nn::initialise(engine, parameters, DType::f32, 3);
+  const auto waves = [&](const nn::Shape& shape) {
+    std::vector<float> values(shape.size());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i / shape[shape.axes() - 1]));
+    return engine.from(std::span<const float>(values), shape, nn::Use::parameters);
+  };
+  // With equal columns all processes keep the same inputs.
+  for (nn::Parameter* parameter : parameters) {
+    if (parameter->name != "blocks.0.feed_forward.first.weight") continue;
+    nn::scale_add(engine, 1, waves(parameter->shape), 0, parameter->value);
+  }
+  nn::refresh_copies(engine, parameters);
+  nn::Tensor x = engine.zeros({sequences, 5, config.width}, DType::f32, nn::Use::activations);
+  std::vector<float> values(x.size());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i * i));
+  engine.write(x, std::as_bytes(std::span(values)));
+  nn::Stash stash;
+  nn::Pass pass{engine};
+  pass.stash = &stash;
+  net.forward(pass, x);
+  nn::Tensor ranges;
+  nn::Tensor packed = stash.take();
+  for (; packed.dtype() != DType::u8; packed = stash.take()) ranges = packed;
+  CHECK(test::same_everywhere(engine.to_host<float>(ranges)));
+  std::vector<std::byte> numbers(packed.bytes());
+  engine.read(packed, DType::u8, numbers);
+  CHECK(test::same_everywhere(numbers) == (group.size() == 1));
 }
 
 TEST_CASE("a group in bf16 computes what one process computes, as exactly as bf16 has it", "[tensor_parallel]") {
