@@ -30,36 +30,65 @@ std::vector<std::uint64_t> parse_halvings(const std::string& text, std::uint64_t
   return halvings;
 }
 
+// Options that plans take, too.
+void declare_sizes(Options& options, AdamSettings& settings, const std::string& examples, const std::string& micro_batch_text) {
+  options.count("batch", settings.batch, 1, 1000000, examples + " per step");
+  options.text("micro-batch", settings.micro_batch, "N", examples + " at once, a divisor of the batch; " + micro_batch_text);
+  options.bytes("memory", settings.memory,
+                "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
+}
+
+void declare_optimizer(Options& options, AdamSettings& settings) {
+  options.choice(
+      "optimizer", settings.optimizer.rule, {"adamw", "muon", "rmsprop"},
+      "Optimiser; muon: matrices of blocks move by their momentum made orthogonal, all else by adamw; rmsprop keeps no "
+      "mean of gradients: 4 bytes less for each parameter");
+}
+
+void declare_optimizer_state(Options& options, AdamSettings& settings) {
+  static const std::vector<Options::Need> needs{{"optimizer-state", "optimizer", {"adamw"}}};
+  options.needs(needs);
+  options.choice("optimizer-state", settings.optimizer_state, {"f32", "16-bit"},
+                 "Storage of AdamW's means; 16-bit: those of matrices in blocks in 4 bytes a parameter instead of 8 (1-6-9 and "
+                 "0-6-10)");
+}
+
+void declare_kept(Options& options, AdamSettings& settings) {
+  options.number("average", settings.optimizer.average, 0, 1,
+                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
+  declare_dtype(options, settings.values);
+  declare_master_weights(options, settings.master_weights);
+}
+
 }  // namespace
+
+void AdamSettings::declare_plan_training(Options& options, const std::string& examples) {
+  options.group("Training");
+  declare_sizes(options, *this, examples, usual_micro_batch_text);
+  declare_optimizer(options, *this);
+  declare_optimizer_state(options, *this);
+  declare_kept(options, *this);
+}
 
 void AdamSettings::declare_training(Options& options, const std::string& examples, const std::string& micro_batch_text) {
   static const std::vector<Options::Need> needs{{"beta1", "optimizer", {"adamw", "muon"}},
                                                 {"momentum", "optimizer", {"muon"}},
-                                                {"optimizer-state", "optimizer", {"adamw"}},
                                                 {"learning-rate-floor", "halve-at", {""}, "0"}};
   options.needs(needs);
   options.group("Training");
   options.count(
       "steps", steps, 1, any_count,
       "Number of optimiser steps; with --resume another number than before gives the rest of the run its learning rates");
-  options.count("batch", batch, 1, 1000000, examples + " per step");
-  options.text("micro-batch", micro_batch, "N", examples + " at once, a divisor of the batch; " + micro_batch_text);
-  options.bytes("memory", memory,
-                "Memory that a process may take, and --micro-batch auto plans with; 0: most of what is available");
+  declare_sizes(options, *this, examples, micro_batch_text);
   options.number("learning-rate", rate, 0, 1e3, "Peak learning rate; 0: what suits the net's size");
   options.number("learning-rate-floor", rate_floor, 0, 1, "Learning rate at the end, as a share of the peak");
   options.text("warmup", warmup, "N",
                "Steps in which the learning rate rises; 0 disables the warm-up; auto: a twentieth of the steps, at most 3000");
   options.text("halve-at", halve_at, "N,N,...",
                "Steps at which the learning rate is halved, instead of its fall along half a cosine");
-  options.choice(
-      "optimizer", optimizer.rule, {"adamw", "muon", "rmsprop"},
-      "Optimiser; muon: matrices of blocks move by their momentum made orthogonal, all else by adamw; rmsprop keeps no "
-      "mean of gradients: 4 bytes less for each parameter");
+  declare_optimizer(options, *this);
   options.number("momentum", optimizer.momentum, 0, 1, "Momentum of muon's matrices");
-  options.choice("optimizer-state", optimizer_state, {"f32", "16-bit"},
-                 "Storage of AdamW's means; 16-bit: those of matrices in blocks in 4 bytes a parameter instead of 8 (1-6-9 and "
-                 "0-6-10)");
+  declare_optimizer_state(options, *this);
   options.number("beta1", optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
   options.number("beta2", optimizer.beta2, 0, 1, "Decay of the mean of squared gradients");
   options.number("variance-limit", optimizer.variance_limit, 0, 1e9,
@@ -67,10 +96,7 @@ void AdamSettings::declare_training(Options& options, const std::string& example
   options.number("weight-decay", optimizer.decay, 0, 1e3,
                  "Weight decay of matrices, per step and learning rate; 0 disables it");
   options.number("clip", optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
-  options.number("average", optimizer.average, 0, 1,
-                 "Largest decay of a moving average of the parameters, which becomes the model; 0 disables it");
-  declare_dtype(options, values);
-  declare_master_weights(options, master_weights);
+  declare_kept(options, *this);
   declare_seed(options);
 }
 

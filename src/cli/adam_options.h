@@ -21,11 +21,13 @@ struct AdamSettings : FloatSettings {
   std::string master_weights = "f32";
   std::string loss_scale = "net";
 
+  static constexpr const char* usual_micro_batch_text = "auto: what suits the memory. Another number rounds otherwise";
+
   // examples: "Sequences". micro_batch_text: what their number at once means.
   void declare_training(Options& options, const std::string& examples,
-                        const std::string& micro_batch_text =
-                            "auto: what suits the memory. Another number rounds "
-                            "otherwise");
+                        const std::string& micro_batch_text = usual_micro_batch_text);
+  // Those that decide what a training takes, for a plan.
+  void declare_plan_training(Options& options, const std::string& examples);
   // Declares --loss-scale, for nets all of whose residual blocks can have scales of their own.
   void declare_loss_scale(Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).

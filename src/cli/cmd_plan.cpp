@@ -99,10 +99,6 @@ PlannedNet compute(Session& session, const Options& options, PlanSettings& setti
   if (session.comm.size() > 1) fail(ErrorKind::usage, "{} processes; run it without mpirun", session.comm.size());
   settings.train.resolve(options, std::max<std::size_t>(settings.hosts, 1));
   layerwise::TrainOptions& train = settings.train.run.train;
-  if (train.exchange.tree.quorum < 1) {
-    fail(ErrorKind::usage, "--quorum: {}; expected 1: the model waits for all workers", train.exchange.tree.quorum);
-  }
-  if (!train.sparse) fail(ErrorKind::usage, "--exchange: dense; expected sparse, which is compared with dense sums");
   if (settings.train.workers != 0) train.workers = settings.train.workers;
   if (train.batch < train.workers && options.source("batch") == Options::Source::none) {
     train.batch = train.workers;

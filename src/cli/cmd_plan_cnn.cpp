@@ -25,11 +25,11 @@ int plan_cnn(Session& session, std::span<const std::string> args) {
       "Tells what training a convolutional net takes in memory and operations, from its sizes alone. `bitloom train cnn`\n"
       "prints what it took beside it. With --ranks: memory, bytes and time of a step where that number of processes shares\n"
       "the training, as data-parallel ranks or stages of a pipeline, and what local steps (--exchange local) would send.");
-  options.everyday({"net", "activation", "activation-bits", "image-size", "classes", "batch", "micro-batch", "memory",
-                    "optimizer", "dtype", "ranks", "pipeline", "shard", "ranks-per-host", "link", "host-link", "gflops",
-                    "pipeline-schedule", "json"});
+  options.everyday({"net", "activation-bits", "image-size", "classes", "batch", "micro-batch", "memory", "optimizer", "dtype",
+                    "ranks", "pipeline", "shard", "ranks-per-host", "link", "host-link", "gflops", "pipeline-schedule",
+                    "json"});
   settings.declare_plan(options);
-  grid_settings.declare(options, 0);
+  grid_settings.declare(options, 0, false);
   grid_settings.has_local_steps = true;
   options.group("Plan");
   options.count("image-size", image_size, 1, 4096, "Height and width of images");

@@ -19,12 +19,15 @@ namespace {
 // Local steps: the root of 16 workers, with more than which nothing has been tried (mpi/RESULTS.md).
 constexpr double most_cnn_rate_factor = 4;
 
-void declare_net(Options& options, CnnSettings& settings) {
+// runs: not for a plan, on which the function has no effect.
+void declare_net(Options& options, CnnSettings& settings, bool runs) {
   options.group("Net");
   options.text("net", settings.net, "NAME|FILE",
                fmt::format("Net: {}, or a file that describes one", fmt::join(models::cnn_names(), ", ")));
-  options.text("activation", settings.activation, "NAME",
-               fmt::format("Activation, instead of the net's: {}", fmt::join(nn::activation_names(), ", ")));
+  if (runs) {
+    options.text("activation", settings.activation, "NAME",
+                 fmt::format("Activation, instead of the net's: {}", fmt::join(nn::activation_names(), ", ")));
+  }
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
@@ -119,7 +122,7 @@ void CnnSettings::declare(Options& options) {
                     "checkpoint-seconds",
                     "pipeline",
                     "shard"});
-  declare_net(options, *this);
+  declare_net(options, *this, true);
   options.group("Data");
   data.declare(options);
   declare_recipe(options, *this);
@@ -131,7 +134,7 @@ void CnnSettings::declare(Options& options) {
 }
 
 void CnnSettings::declare_plan(Options& options) {
-  declare_net(options, *this);
+  declare_net(options, *this, false);
   options.group("Training (the net's description says what is not given and has no default here)");
   declare_sizes(options, *this);
   declare_slow_weights(options, *this);

@@ -17,7 +17,8 @@ std::vector<std::string> names() {
   return names;
 }
 
-void declare_net(Options& options, DalleSettings& settings) {
+// runs: not for a plan, on which dropout has no effect.
+void declare_net(Options& options, DalleSettings& settings, bool runs) {
   options.group("Net");
   options.text("net", settings.net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(names(), ", ")));
   options.count("layers", settings.layers, 0, 100000, "Number of blocks; 0: as the net has them");
@@ -25,7 +26,7 @@ void declare_net(Options& options, DalleSettings& settings) {
   options.count("width", settings.width, 0, 1000000, "Width of the residual stream; 0: as the net has it");
   options.count("text-positions", settings.text, 0, 100000,
                 "Number of tokens of a caption, after which it is cut; 0: as the net has them");
-  options.number("dropout", settings.dropout, 0, 1, "Dropout rate; 0 disables dropout");
+  if (runs) options.number("dropout", settings.dropout, 0, 1, "Dropout rate; 0 disables dropout");
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
 }
 
@@ -38,7 +39,7 @@ void DalleSettings::declare(Options& options) {
        "out",    "resume",    "learning-rate", "dtype",          "seed",          "config",        "device",
        "tensor", "pipeline",  "shard",         "evaluate-every", "sample-prompt", "compress-rank", "checkpoint-seconds"});
   options.former(former_layout_options);
-  declare_net(options, *this);
+  declare_net(options, *this, true);
   declare_recompute(options, recompute);
   deep.declare(options);
   options.group("Pairs");
@@ -70,10 +71,9 @@ void DalleSettings::declare(Options& options) {
 }
 
 void DalleSettings::declare_plan(Options& options) {
-  declare_net(options, *this);
+  declare_net(options, *this, false);
   declare_recompute(options, recompute);
-  declare_training(options, "Pairs");
-  declare_loss_scale(options);
+  declare_plan_training(options, "Pairs");
 }
 
 models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const {

@@ -19,7 +19,8 @@ std::vector<std::string> gpt_names() {
   return names;
 }
 
-void declare_net(Options& options, GptSettings& settings) {
+// runs: not for a plan, on which dropout and the function have no effect.
+void declare_net(Options& options, GptSettings& settings, bool runs) {
   options.group("Net");
   options.text("net", settings.net, "NAME", fmt::format("Net with its sizes: {}", fmt::join(gpt_names(), ", ")));
   options.count("layers", settings.layers, 0, 100000, "Number of blocks; 0: as the net has them");
@@ -28,9 +29,11 @@ void declare_net(Options& options, GptSettings& settings) {
   options.count("context", settings.context, 0, 1000000, "Number of tokens that the net sees at once; 0: as the net has it");
   options.count("vocabulary-multiple", settings.vocabulary_multiple, 0, 1000000,
                 "Number of which the rows of token tables are padded to a multiple; 0: as the net has it");
-  options.number("dropout", settings.dropout, -1, 1, "Dropout rate; 0 disables dropout; less than 0: 0.1");
-  options.text("activation", settings.activation, "NAME",
-               fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
+  if (runs) {
+    options.number("dropout", settings.dropout, -1, 1, "Dropout rate; 0 disables dropout; less than 0: 0.1");
+    options.text("activation", settings.activation, "NAME",
+                 fmt::format("Activation of the feed-forward parts: {}", fmt::join(nn::activation_names(), ", ")));
+  }
   declare_activation_bits(options, settings.activation_bits, settings.activation_quantiser);
   declare_recompute(options, settings.recompute);
 }
@@ -70,14 +73,12 @@ void GptSettings::declare(Options& options, bool runs) {
          "dtype",  "seed",      "out",        "resume", "config",  "device",      "evaluate-every",  "checkpoint-seconds",
          "tensor", "pipeline",  "exchange",   "through"});
   }
-  declare_net(options, *this);
-  if (runs) {
-    deep.declare(options);
-    declare_text(options, *this);
-  }
+  declare_net(options, *this, runs);
+  if (!runs) return declare_plan_training(options, "Sequences");
+  deep.declare(options);
+  declare_text(options, *this);
   declare_training(options, "Sequences");
   declare_loss_scale(options);
-  if (!runs) return;
   options.former(former_layout_options);
   options.transient(true);
   layout.declare(options);

@@ -14,7 +14,7 @@
 
 namespace bitloom::cli {
 
-void GridSettings::declare(Options& options, std::size_t fewest) {
+void GridSettings::declare(Options& options, std::size_t fewest, bool has_tensor) {
   static const std::vector<Options::Need> needs{{"tensor", "ranks", {}},
                                                 {"pipeline", "ranks", {}},
                                                 {"pipeline-schedule", "ranks", {}},
@@ -32,7 +32,11 @@ void GridSettings::declare(Options& options, std::size_t fewest) {
   options.count(
       "ranks", ranks, fewest, 1000000,
       fmt::format("Number of processes that share the training, of --memory each{}", fewest == 0 ? "; 0: one alone" : ""));
-  options.count("tensor", tensor, 0, 1000000, "Number of ranks that divide every layer; 0: every number that is possible");
+  if (has_tensor) {
+    options.count("tensor", tensor, 0, 1000000, "Number of ranks that divide every layer; 0: every number that is possible");
+  } else {
+    tensor = 1;
+  }
   options.count("pipeline", pipeline, 0, 1000000,
                 "Number of stages that the layers are cut into; 0: every number that is possible");
   options.choice("pipeline-schedule", schedule, train::schedule_names(), "Order of the passes of a pipeline's micro-batches");
@@ -67,8 +71,8 @@ void GridSettings::check() const {
     fail(ErrorKind::usage, "--pipeline-schedule: {} has no effect with --pipeline 1", schedule);
   }
   if (shard != "none" && tensor != 0 && pipeline != 0 && tensor * pipeline == ranks) {
-    fail(ErrorKind::usage, "--shard: {} has no effect: --pipeline {} times --tensor {} leaves no rank to share data with",
-         shard, pipeline, tensor);
+    fail(ErrorKind::usage, "--shard: {} has no effect: --pipeline {}{} leaves no rank to share data with", shard, pipeline,
+         tensor == 1 ? "" : fmt::format(" times --tensor {}", tensor));
   }
   if (ranks_per_host > ranks) {
     fail(ErrorKind::usage, "--ranks-per-host: {}; expected at most the {} ranks", ranks_per_host, ranks);

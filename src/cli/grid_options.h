@@ -26,8 +26,8 @@ struct GridSettings {
   std::size_t compress_rank = 0;
   std::string compress_format = "f32";
 
-  // fewest: of ranks; 0, the default then, has no grid.
-  void declare(Options& options, std::size_t fewest);
+  // fewest: of ranks; 0, the default then, has no grid. has_tensor: whether tensor groups can divide the model's layers.
+  void declare(Options& options, std::size_t fewest, bool has_tensor = true);
   // --compress-rank and --compress-format, of models whose training has them.
   void declare_compression(Options& options, bool with_local_steps);
   // Throws usage errors: options without effect.

@@ -268,7 +268,12 @@ void Options::collect(Parser&& parser, Label&& label, Source source) {
         throw po::unknown_option(option.string_key);
       }
       if (former != nullptr && *former->now == '\0') {
-        if (source != Source::command_line && option.value.front() == former->only) continue;
+        const bool is_of_others = *former->since == '\0';
+        if ((is_of_others || source != Source::command_line) && option.value.front() == former->only) continue;
+        if (is_of_others) {
+          fail(ErrorKind::usage, "{}: {}; expected {}, the only one here", label(former->name), option.value.front(),
+               former->only);
+        }
         fail(ErrorKind::usage, "{}: this option is gone since version {}; expected none, or {} in the files of an earlier run",
              label(former->name), former->since, former->only);
       }

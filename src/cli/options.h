@@ -48,7 +48,7 @@ class Options {
   struct Former {
     const char* name;
     const char* now;
-    const char* since;  // the version without it
+    const char* since;  // the version without it; "": an option of other commands, whose only value here may always be given
     const char* only;
   };
   void former(std::span<const Former> table) { former_.insert(former_.end(), table.begin(), table.end()); }

@@ -73,6 +73,9 @@ constexpr auto former_options = std::to_array<Options::Former>({{"head-urgency",
                                                                 {"code-target", "", "0.1.0 of 2026-11-24", "2"},
                                                                 {"flip-threshold", "", "0.1.0 of 2026-11-27", "0.05"}});
 
+// Runs that plans are for have it.
+constexpr auto only_value_of_plans = std::to_array<Options::Former>({{"exchange", "", "", "sparse"}});
+
 constexpr std::size_t default_workers = 64;  // with sparse messages
 std::vector<std::string> rule_names() {
   std::vector<std::string> names;
@@ -191,13 +194,30 @@ void declare_layers(Options& options, TrainSettings& settings) {
   declare_reals(options, settings.run.train, "Thresholds");
 }
 
-void declare_exchange(Options& options, TrainSettings& settings) {
+void declare_lateness(Options& options, TrainSettings& settings) {
+  mpi::TreeOptions& tree = settings.run.train.exchange.tree;
+  options.number(
+      "quorum", tree.quorum, 0, 1,
+      "Smallest share of the workers that makes an update after --deadline; below 1, results depend on the time that "
+      "things take");
+  options.number("deadline", tree.deadline_seconds, 0, 1e6,
+                 "Seconds that rank 0, when its own workers are done, waits for all others (with --quorum)");
+  options.choice(
+      "late", settings.late, {"fold", "drop"},
+      "Use of messages that come too late (with --quorum): fold (in the next update; statistics in the next that has "
+      "some; what waits for it when a run stops is lost) or drop");
+}
+
+// runs: not for a plan, which is of sparse messages and waits for all workers.
+void declare_exchange(Options& options, TrainSettings& settings, bool runs) {
   mpi::ExchangeOptions& exchange = settings.run.train.exchange;
   options.group("Exchange between workers");
-  options.choice("exchange", settings.exchange, {"dense", "sparse"},
-                 "Messages between workers: dense (whole sums, the same net on any number of processes) or sparse (large "
-                 "gradients alone, in small messages). Options below are for sparse messages, except "
-                 "--workers");
+  if (runs) {
+    options.choice("exchange", settings.exchange, {"dense", "sparse"},
+                   "Messages between workers: dense (whole sums, the same net on any number of processes) or sparse (large "
+                   "gradients alone, in small messages). Options below are for sparse messages, except "
+                   "--workers");
+  }
   options.count("workers", settings.workers, 0, 1000000,
                 "Number of logical workers that share the images, on any number of processes; 0: 64 with sparse messages (at "
                 "most --batch), otherwise 1");
@@ -233,16 +253,7 @@ void declare_exchange(Options& options, TrainSettings& settings) {
   options.count("staleness", exchange.staleness, 0, 64,
                 "Updates that workers compute before they need the server reply to one: messages travel meanwhile, and weights "
                 "are that many updates old; 0: none");
-  options.number(
-      "quorum", exchange.tree.quorum, 0, 1,
-      "Smallest share of the workers that makes an update after --deadline; below 1, results depend on the time that "
-      "things take");
-  options.number("deadline", exchange.tree.deadline_seconds, 0, 1e6,
-                 "Seconds that rank 0, when its own workers are done, waits for all others (with --quorum)");
-  options.choice(
-      "late", settings.late, {"fold", "drop"},
-      "Use of messages that come too late (with --quorum): fold (in the next update; statistics in the next that has "
-      "some; what waits for it when a run stops is lost) or drop");
+  if (runs) declare_lateness(options, settings);
   options.transient(true);
   options.count("tree", settings.fan_in, 1, 1000000,
                 "Largest number of processes below each one in the tree that merges messages");
@@ -294,7 +305,7 @@ void TrainSettings::declare(Options& options) {
   declare_training(options, *this);
   declare_teacher(options, *this);
   declare_layers(options, *this);
-  declare_exchange(options, *this);
+  declare_exchange(options, *this, true);
   options.group("For tests");
   options.transient(true);
   options.number(
@@ -327,12 +338,13 @@ void TrainSettings::declare_for_plan(Options& options) {
   run.train.teacher_share = 0;  // messages do not depend on what heads learn
   options.needs(needs_table());
   options.former(former_options);
+  options.former(only_value_of_plans);
   options.group("Net and data");
   declare_net(options, *this);
   data.declare(options);
   declare_training(options, *this);
   declare_layers(options, *this);
-  declare_exchange(options, *this);
+  declare_exchange(options, *this, false);
 }
 
 bool TrainSettings::counts_per_rank(const Options& options) const {

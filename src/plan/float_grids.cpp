@@ -53,6 +53,9 @@ std::vector<FloatPlan> plan_grids(const FloatModel& model, int ranks, const Grid
     if (best) plans.push_back(std::move(*best));
   }
   if (plans.empty()) {
+    if (reason.empty() && wanted.tensor == 1) {
+      reason = fmt::format("{}: {}; expected a divisor of {} ranks", marked_field("pipeline"), wanted.pipeline, ranks);
+    }
     if (reason.empty()) {
       reason = fmt::format("{}: {}; with {} {} expected to divide {} ranks", marked_field("tensor"), wanted.tensor,
                            marked_field("pipeline"), wanted.pipeline, ranks);

@@ -27,7 +27,7 @@ Json plan_of(const std::filesystem::path& folder, const Args& more) {
 
 TEST_CASE("a plan of a convolutional net has the memory that its training announces", "[plan][cnn]") {
   const TempDir folder;
-  const Args training = {"--net", "tiny", "--batch", "20", "--activation", "gelu"};
+  const Args training = {"--net", "tiny", "--batch", "20"};
   const Outcome planned = run_program(folder.path(), with({"plan", "cnn"}, training));
   REQUIRE(planned.code == 0);
   const Outcome trained = run_program(folder.path(), with({"train", "cnn", "--data", "synth", "--max-train", "60", "--max-test",
@@ -47,8 +47,7 @@ TEST_CASE("a plan of a convolutional net has the memory that its training announ
 
 TEST_CASE("few bits of a convolutional net's activations keep less for the backward pass", "[plan][cnn]") {
   const TempDir folder;
-  const Json plan =
-      plan_of(folder.path(), {"--net", "resnet18", "--activation", "gelu", "--dtype", "bf16", "--memory", "8GiB"});
+  const Json plan = plan_of(folder.path(), {"--net", "resnet18", "--dtype", "bf16", "--memory", "8GiB"});
   const Json& rows = plan.at("savings");
   REQUIRE(rows.size() == 5);  // no blocks are computed again
   for (std::size_t i = 1; i < rows.size(); ++i) {
@@ -100,7 +99,10 @@ TEST_CASE("plans of convolutional nets refuse what their training would", "[plan
     CHECK(outcome.code == 2);
     return outcome.err;
   };
-  CHECK(has(error({"--ranks", "4", "--tensor", "2", "--gflops", "10"}), "--tensor: 2; expected 1"));
+  CHECK(has(error({"--ranks", "4", "--tensor", "2", "--gflops", "10"}), "unknown option --tensor"));
+  CHECK(has(error({"--ranks", "4", "--pipeline", "3", "--gflops", "10"}), "--pipeline: 3; expected a divisor of 4 ranks"));
+  CHECK(
+      has(error({"--ranks", "4", "--pipeline", "4", "--shard", "optimizer", "--gflops", "10"}), "--pipeline 4 leaves no rank"));
   CHECK(has(error({"--link", "1Mbit/1ms"}), "--link"));
   CHECK(has(error({"--epochs", "3"}), "--epochs"));  // changes nothing
   CHECK(has(error({"--net", "resnet19"}), "resnet18"));

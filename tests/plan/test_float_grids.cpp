@@ -97,7 +97,8 @@ TEST_CASE("grids that are impossible are refused with possible ones near by", "[
   const std::string heads = refusal(16, {1, 8}, options_of(64, 0));
   CHECK(has(heads, "`tensor`: 8; expected a divisor of the 12 heads"));
   CHECK(has(heads, "possible near by (data x pipeline x tensor): 4 x 1 x 4"));
-  CHECK(has(refusal(16, {3, 1}, options_of(64, 0)), "divide 16 ranks"));
+  CHECK(has(refusal(16, {3, 1}, options_of(64, 0)), "expected a divisor of 16 ranks"));
+  CHECK(has(refusal(16, {1, 3}, options_of(64, 0)), "divide 16 ranks"));
   CHECK(has(refusal(64, {32, 1}, options_of(64, 0)), "`pipeline`: 32; expected at most the 15 layers"));
   CHECK(has(refusal(16, {1, 1}, options_of(24, 0)), "`batch`: 24; expected a multiple of the 16 data-parallel ranks"));
   CHECK(has(refusal(16, {1, 1}, options_of(64, 3)), "`micro_batch`: 3; expected a divisor of 4"));
