@@ -318,6 +318,24 @@ TEST_CASE("a pipeline of bf16 values sends them, and has one process's gradients
   }
 }
 
+// Nothing comes back in an evaluation, and a stage once had all that a slower one had not taken yet in its memory.
+TEST_CASE("an evaluation holds back stages that are ahead", "[pipeline]") {
+  constexpr std::size_t rows = 8192, micro_batches = 16;
+  constexpr std::uint64_t message = rows * EqualNet::width * sizeof(float);
+  DrawnNet net(EqualNet::net(stages()), {rows, EqualNet::width}, 3);
+  Pipeline pipeline(net.engine, net.task, world(), options_of(net, "1f1b", false, stages()));
+  nn::initialise(net.engine, pipeline.parameters(), DType::f32, 3);
+  nn::Pass pass = make_pass(net.engine);
+  pass.training = false;
+  world().barrier();
+  net.engine.pool().reset_peaks();
+  // Time enough for the others to pass all.
+  if (stages() > 1 && pipeline.is_last()) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  const Loss loss = pipeline.evaluate(pass, count_up(micro_batches));
+  CHECK(loss.count == (pipeline.is_last() ? rows * micro_batches : 0));
+  CHECK(net.engine.pool().count(nn::Use::activations).peak <= micro_batches / 2 * message);
+}
+
 TEST_CASE("pipelines side by side each have the gradients of their micro-batches", "[pipeline]") {
   for (int stages_of_one = 1; stages_of_one <= world().size(); ++stages_of_one) {
     if (world().size() % stages_of_one != 0) continue;
