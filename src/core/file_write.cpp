@@ -3,14 +3,12 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "core/file_descriptor.h"
 #include "core/file_state.h"
 #include "core/hash.h"
+#include "core/listing_pace.h"
 #include "core/text.h"
 
 namespace bitloom {
@@ -165,24 +164,13 @@ void remove_abandoned(const std::filesystem::path& folder, std::string_view targ
   for (const auto& [path, of_this_host] : found) remove_if_abandoned(path, of_this_host);
 }
 
-// The same before the target is written, but for large folders in a tenth of the time at most: each of many files that are
-// written into one would list it.
+// The same before the target is written; of many files that are written into one folder not each lists it.
 void remove_abandoned_before(const std::filesystem::path& folder, std::string_view target) {
-  static std::mutex mutex;
-  static std::filesystem::path last;
-  static Clock::time_point again;
-  constexpr auto is_large = std::chrono::milliseconds(5);
-  {
-    const std::lock_guard lock(mutex);
-    if (folder == last && Clock::now() < again) return;
-  }
+  static ListingPace pace;
   const Clock::time_point start = Clock::now();
+  if (!pace.is_due(folder, start)) return;
   remove_abandoned(folder, target);
-  const Clock::time_point end = Clock::now();
-  if (end - start < is_large) return;
-  const std::lock_guard lock(mutex);
-  last = folder;
-  again = end + 9 * (end - start);
+  pace.add(folder, start, Clock::now());
 }
 
 // Explains why a name that the system allows is too long.
