@@ -18,10 +18,12 @@ constexpr const char* net_key = "bitloom.net";
 constexpr const char* classes_key = "bitloom.classes";
 constexpr const char* note_prefix = "note.";
 
+// Those that the model does not have yet.
 void read_heads(const TensorFile& file, Model& model) {
+  std::map<std::string, Head> read;
   for (const StageSpec& stage : model.net.stages) {
     for (const std::string& name : stage.heads) {
-      if (!file.contains(name + ".head.centre")) continue;
+      if (model.heads.contains(name) || !file.contains(name + ".head.centre")) continue;
       for (const BinaryLayer& layer : model.layers) {
         if (layer.spec().name != name) continue;
         // Before there is room for them.
@@ -32,10 +34,11 @@ void read_heads(const TensorFile& file, Model& model) {
         }
         Head head(stage.head, layer.geometry().output, model.class_names.size(), 0, 0);
         head.load(file, name + ".head", false);
-        model.heads.insert_or_assign(name, std::move(head));
+        read.insert_or_assign(name, std::move(head));
       }
     }
   }
+  model.heads.merge(read);
 }
 
 }  // namespace
@@ -84,7 +87,9 @@ Model Model::load(const std::filesystem::path& path) {
     model.net = net_from_json(nlohmann::json::parse(file.get_metadata(net_key)), path.string());
     model.class_names = nlohmann::json::parse(file.get_metadata(classes_key)).get<std::vector<std::string>>();
     if (model.class_names.empty()) fail(ErrorKind::data, "there are no names of classes");
+    if (model.net.classifier.empty()) fail(ErrorKind::data, "no head of the net classifies");
     model.encoder = Encoder::load(file);
+    check_views(model.net.views, model.encoder.image_shape());
     const MapShape input = model.encoder.output();
     const auto geometry = derive_geometry(model.net, input.height, input.width, input.channels);
     for (std::size_t i = 0; i < geometry.size(); ++i) {

@@ -300,7 +300,11 @@ void Run::finish_run() {
     const auto path = options_.folder / run::model_name;
     const auto next = options_.folder / next_model_name;
     model.save(next);
-    if (!other_heads.empty()) save_heads(other_heads, options_.folder / heads_name);
+    if (other_heads.empty()) {
+      std::filesystem::remove(options_.folder / heads_name);  // an earlier run's
+    } else {
+      save_heads(other_heads, options_.folder / heads_name);
+    }
     const std::size_t classes = model.class_names.size();
     Json confusion = Json::array();
     for (std::size_t l = 0; l < classes && !result_.test.confusion.empty(); ++l) {

@@ -143,10 +143,14 @@ void choose_images(Session& session, Options& options, EvalSettings& settings) {
 }
 
 // Reads the images for a model of these classes.
-data::DataSplits read_images(Session& session, const EvalSettings& settings, const std::vector<std::string>& class_names) {
+data::DataSplits read_images(Session& session, const Options& options, const EvalSettings& settings,
+                             const std::vector<std::string>& class_names) {
   data::DataSplits splits = session.comm.together(
       [&] { return settings.split == "test" ? load_test_data(settings.data, class_names) : load_data(settings.data); });
   session.terminal.note(data::note_on_unread(settings.data.spec));
+  if (settings.split == "test" && options.source("data") == Options::Source::command_line) {
+    session.terminal.note(data::note_on_drawn_tests(settings.data.spec));
+  }
   if (splits.train.size() == 0) {
     session.terminal.note(
         fmt::format("{} has no training images; what is measured are its {} test images. Classes that it does "
@@ -177,9 +181,11 @@ void show(Terminal& terminal, const EvalSettings& settings, const std::vector<st
 void eval_binary(Session& session, Options& options, EvalSettings& settings) {
   session.comm.together([] { simd::kernels(); });  // BITLOOM_ISA may name what one host lacks
   choose_images(session, options, settings);
-  const layerwise::Model model =
-      session.comm.together([&] { return layerwise::Model::load_with_all_heads(find_model(settings.model.front())); });
-  const data::DataSplits splits = read_images(session, settings, model.class_names);
+  const layerwise::Model model = session.comm.together([&] {
+    const std::filesystem::path file = find_model(settings.model.front());
+    return settings.layers.empty() ? layerwise::Model::load(file) : layerwise::Model::load_with_all_heads(file);
+  });
+  const data::DataSplits splits = read_images(session, options, settings, model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
   const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
   const layerwise::Views views = settings.views.over(model.net.views, options);
@@ -193,7 +199,7 @@ void eval_cnn(Session& session, Options& options, EvalSettings& settings, const 
   use.views = settings.views.over(use.views, options);
   const auto cnn = session.comm.together([&] { return std::make_unique<OpenCnn>(file, use); });
   const models::CnnDescription& model = cnn->description();
-  const data::DataSplits splits = read_images(session, settings, model.class_names);
+  const data::DataSplits splits = read_images(session, options, settings, model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.config.image, model.class_names);
   show(session.terminal, settings, model.class_names, cnn->classifier().evaluate(session.comm, set), {});
 }

@@ -220,6 +220,16 @@ std::string note_on_unread(const std::string& spec) {
   return "";
 }
 
+std::string note_on_drawn_tests(const std::string& spec) {
+  const fs::path folder = image_folder_of(spec);
+  if (folder.empty() || !trains_folder(folder) || (holds_classes(folder / "train") && fs::is_directory(folder / "test")))
+    return "";
+  return fmt::format(
+      "{0} has no {0}/test: a part of its images, drawn at random, are those for tests; images in the classes' folders in "
+      "a folder test are all measured",
+      folder.string());
+}
+
 DataSplits load(const std::string& spec, const LoadOptions& options) {
   if (spec.empty()) fail(ErrorKind::usage, "no data set is named: expected 'synth', a folder, or KIND:FOLDER");
   if (!(options.folder_test_share > 0.0 && options.folder_test_share < 1.0))

@@ -82,5 +82,7 @@ DataSplits load(const std::string& spec, const LoadOptions& options = {});
 
 // For the user: that load() passes over images that lie beside those it reads, as in ImageNet's val/ beside train/. "": none.
 std::string note_on_unread(const std::string& spec);
+// For the user: that load() takes a part of the images in a folder for tests, since it has no test/. "": it has, or is none.
+std::string note_on_drawn_tests(const std::string& spec);
 
 }  // namespace bitloom::data

@@ -83,6 +83,12 @@ TEST_CASE("pictures of 184 pixels train a net, to the same bits in memory and fr
   CHECK(moved.code == 3);
   CHECK(has(moved.err, "/pictures: there is no such file or folder, which the run stored names; expected --data with its"));
   CHECK(run_program(folder.path(), {"eval", "stored", "--data", "moved"}).code == 0);
+  CHECK_FALSE(has(run_program(folder.path(), {"eval", "stored", "--data", "moved"}).err, "drawn at random"));
+  // Classes without a folder for tests.
+  const Outcome drawn = run_program(folder.path(), {"eval", "stored", "--data", "moved/train"});
+  CHECK(drawn.code == 0);
+  CHECK(has(drawn.err, "moved/train has no moved/train/test: a part of its images, drawn at random, are those for tests"));
+  CHECK(has(drawn.out, "of 6 images"));
   fs::create_directories(folder / "moved/val");
   fs::rename(folder / "moved/test/class0", folder / "moved/val/class0");
   CHECK(has(run_program(folder.path(), {"data", "info", "moved"}).err, "moved: the images in val/ are not read"));

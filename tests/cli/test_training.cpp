@@ -56,6 +56,7 @@ TEST_CASE("a net is trained, and its run is evaluated, shown, used and reported"
   const Outcome damaged = run_program(folder.path(), {"eval", "run", "--layers", "layer1"});
   CHECK(damaged.code == 3);
   CHECK(has(damaged.err, "heads.safetensors"));
+  CHECK(run_program(folder.path(), {"eval", "run"}).code == 0);  // which does without
   std::filesystem::remove(folder / "run/heads.safetensors");
   CHECK(has(run_program(folder.path(), {"eval", "run", "--layers", "layer1"}).err, "layer 'layer1' has no head in this model"));
   write_file(folder / "run/heads.safetensors", heads);

@@ -90,6 +90,15 @@ TEST_CASE("model files that cannot be used are refused", "[model]") {
   CHECK(has(message(), "the description of the net cannot be read"));
   change_metadata(good, bad, "bitloom.net", R"({"layers": [{"name": "a"}]})");
   CHECK(has(message(), "width: 0 is out of range"));
+  nlohmann::json net = nlohmann::json::parse(TensorFile::load(good).metadata.at("bitloom.net"));
+  net["shift"] = 12;
+  change_metadata(good, bad, "bitloom.net", net.dump());
+  CHECK(has(message(), "bad.safetensors: `shift`: 12 pixels; expected less than the images have, 12 x 12"));
+  net["shift"] = 0;
+  net["classifier"] = nlohmann::json::array();
+  for (nlohmann::json& stage : net["stages"]) stage["heads"] = nlohmann::json::array();
+  change_metadata(good, bad, "bitloom.net", net.dump());
+  CHECK(has(message(), "bad.safetensors: no head of the net classifies"));
   change_metadata(good, bad, "bitloom.classes", "3");
   CHECK(has(message(), "the description of the net cannot be read"));
 
