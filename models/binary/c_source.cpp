@@ -392,6 +392,7 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
                          {"@width@", fmt::format("{}", image.width)},
                          {"@colours@", fmt::format("{}", image.channels)},
                          {"@classes@", fmt::format("{}", classes)},
+                         {"@images@", image.channels == 1 ? "PGM" : "PPM"},
                          {"@votes@", votes}};
   result.header = filled(c_net_texts().header, places);
   result.source = filled(c_net_texts().source, places);

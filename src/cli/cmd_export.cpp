@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "cli/model_source.h"
 #include "cli/options.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "data/text/hugging_face_tokenizer.h"
 #include "models/clip/model_file.h"
 #include "models/cnn/model_file.h"
@@ -107,6 +109,7 @@ constexpr Format formats[] = {{"binary", "c", ".c", &export_c, {"mirror", "shift
 
 // Throws Error(usage) if a model of this kind has no format of this name; without one, the file's ending or the kind decides.
 const Format& format_of(const std::string& kind, const std::string& name, const ExportRequest& request) {
+  const std::string ending = lower_case(request.out.extension().string());
   const Format* chosen = nullptr;
   std::vector<std::string> names;
   std::vector<std::string> endings;
@@ -114,17 +117,19 @@ const Format& format_of(const std::string& kind, const std::string& name, const 
     if (each.kind != kind) continue;
     names.emplace_back(each.name);
     endings.emplace_back(each.ending);
-    const bool fits = name.empty() ? chosen == nullptr || each.ending == request.out.extension() : name == each.name;
+    const bool fits = name.empty() ? chosen == nullptr || each.ending == ending : name == each.name;
     if (fits) chosen = &each;
   }
-  if (chosen != nullptr && name.empty() && *chosen->ending != '\0' && chosen->ending != request.out.extension()) {
+  if (chosen != nullptr && name.empty() && *chosen->ending != '\0' && chosen->ending != ending) {
     fail(ErrorKind::usage, "--out: {}; expected a file whose name ends in {}, or --to", request.out.string(),
          fmt::join(endings, " or "));
   }
-  const bool is_of_others = std::any_of(std::begin(formats), std::end(formats), [&](const Format& each) {
-    return *each.ending != '\0' && each.ending == request.out.extension() && each.kind != kind;
-  });
-  if (name.empty() && is_of_others && *chosen->ending == '\0') {
+  // A folder of such a name would be taken for a file.
+  static const std::set<std::string> of_files{".bin", ".json", ".pt", ".pth", ".safetensors"};
+  const bool is_of_file = of_files.contains(ending) ||
+                          std::any_of(std::begin(formats), std::end(formats),
+                                      [&](const Format& each) { return *each.ending != '\0' && each.ending == ending; });
+  if (name.empty() && is_of_file && *chosen->ending == '\0') {
     fail(ErrorKind::usage, "--out: {}; a model of kind {} has no such file; expected a folder, or --to", request.out.string(),
          kind);
   }

@@ -35,6 +35,9 @@ void export_c(Terminal& terminal, const ExportRequest& request) {
   const layerwise::Model model = layerwise::Model::load(request.model);
   std::filesystem::path header = request.out;
   header.replace_extension(".h");
+  if (std::filesystem::is_directory(header, ignored)) {
+    fail(ErrorKind::usage, "--out: {}; {}, where its header is to be, is a folder", request.out.string(), header.string());
+  }
   const std::string name = identifier_of(request.out.stem().string());
   const models::CSource source = models::c_source(model, request.views(model.net.views), name, header.filename().string());
   // The header last: a header without its source would be noticed later.
@@ -43,8 +46,8 @@ void export_c(Terminal& terminal, const ExportRequest& request) {
   terminal.print("{}, {}: {}_scores(), {:.1f} KiB of constants, {:.1f} KiB of working memory", request.out.string(),
                  header.filename().string(), name, static_cast<double>(source.constant_bytes) / 1024,
                  static_cast<double>(source.memory_bytes) / 1024);
-  terminal.print("cc -O2 -march=native -DBITLOOM_MAIN {} -lm    makes a program that classifies PPM images",
-                 shell_word(request.out.string()));
+  terminal.print("cc -O2 -march=native -DBITLOOM_MAIN {} -lm    makes a program that classifies {} images",
+                 shell_word(request.out.string()), model.encoder.image_shape().channels == 1 ? "PGM" : "PPM");
 }
 
 namespace {

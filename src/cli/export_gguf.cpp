@@ -21,7 +21,7 @@ GgufType gguf_type_of(const std::string& name) {
 
 // Name of the run's folder, or of the model's file: what a user knows it by.
 std::string name_of(const std::filesystem::path& model) {
-  const std::filesystem::path full = std::filesystem::absolute(model);
+  const std::filesystem::path full = std::filesystem::absolute(model).lexically_normal();
   const bool is_of_run = full.filename() == model_file || full.filename().string().starts_with("checkpoint");
   return printable((is_of_run ? full.parent_path().filename() : full.stem()).string());
 }

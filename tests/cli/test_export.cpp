@@ -62,6 +62,7 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
   const TempDir folder;
   REQUIRE(run_program(folder.path(), with(quick_training("run"), {"--cache", "none"})).code == 0);
   std::filesystem::create_directory(folder / "folder.c");
+  std::filesystem::create_directory(folder / "taken.h");
   struct Refusal {
     Args args;
     int code;
@@ -76,6 +77,7 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
       {{"export", "run", "--out", "net.c", "--to", "pytorch"}, 2, "--to: 'pytorch'; expected c"},
       {{"export", "run", "--out", "net.c", "--shift", "32"}, 2, "shift: 32 pixels; expected less than"},
       {{"export", "run", "--out", "absent/net.c"}, 5, "absent/net.c"},
+      {{"export", "run", "--out", "taken.c"}, 2, "--out: taken.c; taken.h, where its header is to be, is a folder"},
       {{"export", "run", "--to", "onnx", "--out", "run/model.safetensors"}, 2, "it is the model itself"},
       {{"export", "run/model.safetensors", "--to", "c", "--out", "run/net.json"}, 2, "it is a file of a run"},
       {{"report", "run", "--out", "run/model.safetensors"},
@@ -94,6 +96,7 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
     CHECK(refused.code == one.code);
     CHECK(has(refused.err, one.says));
   }
+  CHECK_FALSE(std::filesystem::exists(folder / "taken.c"));
   CHECK_FALSE(std::filesystem::exists(folder / "net.c"));
   CHECK_FALSE(std::filesystem::exists(folder / "net.h"));
 }

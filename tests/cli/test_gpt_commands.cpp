@@ -332,6 +332,7 @@ TEST_CASE("what the commands for GPTs cannot take is said", "[gpt]") {
   refuses({"export", model, "--out", "nowhere/a", "--to", "gguf"}, 5, "cannot write 'nowhere/a': No such file or directory");
   refuses({"export", model, "--out", ".", "--to", "gguf"}, 5, "cannot write '.': ");
   refuses({"export", model, "--out", "a.c"}, 2, "--out: a.c; a model of kind gpt has no such file");
+  refuses({"export", model, "--out", "gpt.BIN"}, 2, "--out: gpt.BIN; a model of kind gpt has no such file; expected a folder");
   refuses({"export", model, "--out", "a.onnx", "--type", "q8_0"}, 2, "--type: q8_0; expected f32 or f16");
   refuses({"export", model, "--out", ".", "--to", "onnx"}, 5, "cannot write '.': ");
   refuses({"export", model, "--out", "a", "--to", "ggml"}, 2,
