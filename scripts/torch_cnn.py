@@ -31,8 +31,8 @@ class Described:
         self.norm_options = description["norm"]
         self.activation = ACTIVATIONS[description["activation"]]
 
-    def norm(self, channels):
-        norm = nn.BatchNorm2d(channels, eps=self.norm_options["epsilon"], momentum=self.norm_options["momentum"])
+    def norm(self, channels, kind=nn.BatchNorm2d):
+        norm = kind(channels, eps=self.norm_options["epsilon"], momentum=self.norm_options["momentum"])
         norm.weight.requires_grad = self.norm_options["gain"]
         return norm
 
@@ -116,7 +116,8 @@ class Net(nn.Module):
             elif kind == "conv":
                 layers.append(make.conv(channels, width, layer["kernel"], layer["stride"]))
             elif kind == "norm":
-                layers.append(make.norm(channels))
+                is_pooled = any(isinstance(before, (GlobalMaxPool, GlobalMeanPool)) for before in layers)
+                layers.append(make.norm(channels, nn.BatchNorm1d if is_pooled else nn.BatchNorm2d))
             elif kind == "activation":
                 layers.append(make.activation())
             elif kind == "max_pool":
