@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -253,11 +252,12 @@ struct Listed {
   std::string name, state, variables;  // the environment, each variable between zeros
 };
 
-// Processes that end meanwhile have no files any more.
+// Processes that end meanwhile have no files any more, or such that cannot be read to their end.
 std::vector<Listed> processes() {
   const auto content = [](const std::filesystem::path& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();  // which stops where reading fails; an iterator of the file throws
+    return text.str();
   };
   std::vector<Listed> all;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
