@@ -34,9 +34,11 @@ const auto options_table = std::to_array<RealOption>({
     {weights, "learning_rate", [](TrainOptions& o) -> double& { return o.layer.rule.learning_rate; }, 0, 10, true,
      "Learning rate of weights: step of the accumulator, whose range is -1 to 1, per root mean square of gradient"},
     {weights, "second_moment_decay", [](TrainOptions& o) -> double& { return o.layer.second_moment_decay; }, 0, 0.99999, false,
-     "Decay per step of mean squares by row and column that divide the gradient of weights (Adafactor); 0: one of all"},
+     "Decay per step of mean squares by row and column that divide the gradient of weights (Adafactor), "
+     "instead of a net's Muon; 0: one of all"},
     {weights, "muon_momentum", [](TrainOptions& o) -> double& { return o.layer.muon_momentum; }, 0, 0.99, false,
-     "Decay per step of the momentum whose orthogonal factor moves weights in the gradient's place (Muon); 0 disables it"},
+     "Decay per step of the momentum whose orthogonal factor moves weights in the gradient's place (Muon), "
+     "also of a net's second moments; 0 disables it"},
     {weights, "momentum", [](TrainOptions& o) -> double& { return o.layer.rule.momentum; }, 0, 0.99999, false,
      "Decay of the averaged gradient per step (for topk)"},
     {weights, "flip_share", [](TrainOptions& o) -> double& { return o.layer.rule.flip_share; }, 0, 1, false,
@@ -108,8 +110,8 @@ void check_offsets(const StageSpec& stage, const LayerOptions& layer) {
   }
 }
 
-// A stage may say by what rule accumulators move best in it: Muon or second moments. It gives way to a run that asks for the
-// other one, or trains in a way for which there is no Muon.
+// A stage may say by what accumulators move best in it: Muon or second moments. It gives way to a run that asks for the other
+// one, or trains in a way for which a net's Muon is not meant.
 void choose_momentum(const StageSpec& stage, TrainOptions& options) {
   LayerOptions& layer = options.layer;
   const bool own_muon = stage.options.contains("muon_momentum");
@@ -131,10 +133,17 @@ void check_stage_option(const std::string& where, const std::string& name, doubl
 
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage) {
   if (!stage.augment.empty()) options.augment = data::parse_augment(stage.augment);
+  const LayerOptions run = options.layer;
   for (const auto& [name, value] : stage.options) {
     checked(fmt::format("stage '{}': options", stage.name), name, value).of(options) = value;
   }
-  choose_momentum(stage, options);
+  if (run.muon_momentum != 0 && run.second_moment_decay != 0) {
+    // A run that asks for both is refused, whatever the stage says.
+    options.layer.muon_momentum = run.muon_momentum;
+    options.layer.second_moment_decay = run.second_moment_decay;
+  } else {
+    choose_momentum(stage, options);
+  }
   check_offsets(stage, options.layer);
   return options;
 }

@@ -62,8 +62,8 @@ bool is_stage_option(const std::string& name);
 // The value of such an option.
 double value_of(TrainOptions options, const std::string& name);
 
-// Options of a stage: the run's, but for those that the net sets. Of Muon and second moments, a run that asks for one has not
-// the other one, and where its rule, its signal or frozen weights rule Muon out, a net's has no effect.
+// Options of a stage: the run's, but for those that the net sets. Muon or second moments of a net give way to the other one
+// where the run asks for it, and its Muon to other rules than accumulate, to the exact signal and to frozen weights.
 TrainOptions for_stage(TrainOptions options, const StageSpec& stage);
 
 // The text that decides whether a checkpoint and a run's options belong together, and (hashed with the stages below) whether a

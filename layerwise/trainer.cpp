@@ -66,8 +66,9 @@ void Run::train_stage(std::size_t s) {
   if (!kept.empty()) progress_.line(kept);
   for (const auto& [name, value] : stage->spec().options) {
     const double used = value_of(for_stage(options_.train, stage->spec()), name);
-    const std::string said = used == value ? "as the net says" : fmt::format("for the run's other options, not {:g}", value);
-    progress_.line(fmt::format("{}: {} is {:g}, {}", stage->spec().name, name, used, said));
+    const std::string said =
+        used == value ? ", as the net says" : fmt::format(" because of the run's other options; the net says {:g}", value);
+    progress_.line(fmt::format("{}: {} is {:g}{}", stage->spec().name, name, used, said));
   }
   open_.mark(stage_, stage->step_number(), true);
   inputs_->place(*stage, [&] { open_.mark(stage_, stage->step_number(), true); });

@@ -61,9 +61,27 @@ void TrainSettings::refuse_overruled(const Options& options) const {
       const auto own = stage.options.find(real.name);
       return own != stage.options.end() && own->second != asked;
     };
+    const auto gives_way = [&](const layerwise::StageSpec& stage) {
+      return layerwise::value_of(layerwise::for_stage(run.train, stage), real.name) != asked;
+    };
+    if (std::ranges::none_of(stages, overrules) && std::ranges::all_of(stages, gives_way)) {
+      fail(ErrorKind::usage, "--{}: {:g} has no effect with the run's other options and net '{}'", name, asked, run.net.name);
+    }
     if (!std::ranges::all_of(stages, overrules)) continue;
     fail(ErrorKind::usage, "--{}: {:g} has no effect, since the stages of net '{}' have their own; expected --set {}.{}={:g}",
          name, asked, run.net.name, stages.front().name, real.name, asked);
+  }
+  // With frozen weights, the control of such a run, what moves them may stand.
+  for (const std::string& change : changes) {
+    const std::string key = split_setting("--set", change).first;
+    const std::size_t dot = key.find('.');
+    for (const layerwise::StageSpec& stage : stages) {
+      if (freeze_weights || dot == std::string::npos || stage.name != key.substr(0, dot)) continue;
+      const auto own = stage.options.find(key.substr(dot + 1));
+      if (own == stage.options.end() || layerwise::value_of(layerwise::for_stage(run.train, stage), own->first) == own->second)
+        continue;
+      fail(ErrorKind::usage, "--set: {} has no effect with the run's other options", change);
+    }
   }
   const auto has_own = [&](const layerwise::StageSpec& stage) {
     return !stage.augment.empty() && data::parse_augment(stage.augment) != run.train.augment;

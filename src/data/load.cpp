@@ -225,7 +225,7 @@ std::string note_on_drawn_tests(const std::string& spec) {
   if (folder.empty() || !trains_folder(folder) || (holds_classes(folder / "train") && fs::is_directory(folder / "test")))
     return "";
   return fmt::format(
-      "{0} has no {0}/test: a part of its images, drawn at random, are those for tests; images in the classes' folders in "
+      "{}: a part of its images, drawn at random, are those for tests; images in the classes' folders in "
       "a folder test are all measured",
       folder.string());
 }

@@ -56,7 +56,8 @@ struct FloatCluster {
 // Peaks in bytes.
 struct FloatMemory {
   std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
-  // On their way, about; or, if that is more, what the optimiser works with when neither these nor the stash are there.
+  // On their way, about; or, if that is more, by how much the optimiser's workspace, needed when these are gone, exceeds the
+  // stash.
   std::uint64_t activations = 0;
   // Whole parameters and gradients of two layers, where ranks otherwise have shards: parameters of the one that computes and
   // the next, gradients of that one and the one before, and of a table that layers share.

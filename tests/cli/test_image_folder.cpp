@@ -87,7 +87,7 @@ TEST_CASE("pictures of 184 pixels train a net, to the same bits in memory and fr
   // Classes without a folder for tests.
   const Outcome drawn = run_program(folder.path(), {"eval", "stored", "--data", "moved/train"});
   CHECK(drawn.code == 0);
-  CHECK(has(drawn.err, "moved/train has no moved/train/test: a part of its images, drawn at random, are those for tests"));
+  CHECK(has(drawn.err, "moved/train: a part of its images, drawn at random, are those for tests"));
   CHECK(has(drawn.out, "of 6 images"));
   fs::create_directories(folder / "moved/val");
   fs::rename(folder / "moved/test/class0", folder / "moved/val/class0");

@@ -72,6 +72,20 @@ TEST_CASE("a model survives its file", "[model]") {
   }
 }
 
+// An earlier run's may lie beside a model.
+TEST_CASE("heads beside a model do not replace those that it classifies with", "[model]") {
+  const data::Dataset data = small_data(40);
+  const TempDir folder;
+  const Model model = make_model(data);
+  const Model other = make_model(small_data(20));
+  model.save(folder / "model.safetensors");
+  save_heads(other.heads, folder / "heads.safetensors");
+  const Model loaded = Model::load_with_all_heads(folder / "model.safetensors");
+  const auto of = [&](const Model& each) { return scores(Classifier::of(simd::kernels(), each), data.image(3).data()); };
+  CHECK(of(loaded) == of(model));
+  CHECK(of(loaded) != of(other));
+}
+
 TEST_CASE("model files that cannot be used are refused", "[model]") {
   const data::Dataset data = small_data(10);
   const TempDir folder;

@@ -59,8 +59,11 @@ TEST_CASE("Muon or second moments of a stage give way to what a run asks for", "
   CHECK(momentum(nothing) == Momentum{0.9, 0.9});
 
   // A run that does so, or asks for Muon under another rule, too.
-  stage.options.clear();
-  CHECK(momentum([&](TrainOptions& o) { muon(o), topk(o), moments(o); }) == Momentum{0.8, 0.98});
+  using Own = std::map<std::string, double>;
+  for (const Own& own : {Own{}, Own{{"muon_momentum", 0.8}}, Own{{"second_moment_decay", 0.98}}}) {
+    stage.options = own;
+    CHECK(momentum([&](TrainOptions& o) { muon(o), topk(o), moments(o); }) == Momentum{0.8, 0.98});
+  }
 }
 
 TEST_CASE("whatever the result depends on is in the description of the options", "[train_options]") {
