@@ -52,8 +52,8 @@ std::string code_problem(int index) {
   if (problem.empty()) return "";
   int before = 0;
   int answer = cudaSuccess;
-  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
-    answer = cuda::ask_for_code();
+  if (cudaGetDevice(&before) == cudaSuccess) {
+    if (cudaSetDevice(index) == cudaSuccess) answer = cuda::ask_for_code();
     (void)cudaSetDevice(before);
   }
   (void)cudaGetLastError();
@@ -75,11 +75,11 @@ Gpu describe_gpu(int index) {
   std::size_t free = 0;
   std::size_t total = 0;
   int before = 0;
-  if (cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(index) == cudaSuccess) {
-    if (cudaMemGetInfo(&free, &total) == cudaSuccess) gpu.free_memory = free;
-    (void)cudaGetLastError();  // one that another process has all to itself
-    (void)cudaSetDevice(before);
+  if (cudaGetDevice(&before) == cudaSuccess) {
+    if (cudaSetDevice(index) == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess) gpu.free_memory = free;
+    (void)cudaSetDevice(before);  // after a failure, too: choosing a GPU may fail when it is chosen already
   }
+  (void)cudaGetLastError();  // of a GPU that another process has all to itself
   return gpu;
 }
 
