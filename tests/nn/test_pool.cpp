@@ -229,7 +229,8 @@ TEST_CASE("the last block may outlive its pool's engine", "[nn][pool]") {
       Engine engine(device_of(backend), backend);
       tensor = engine.zeros({7}, DType::f32, Use::parameters);
     }
-    CHECK(tensor.as<float>()[6] == 0);
+    // A GPU's memory outlives its engine, too, but cannot be read without one.
+    if (tensor.device().kind == Device::Kind::cpu) CHECK(tensor.as<float>()[6] == 0);
   }
 }
 
