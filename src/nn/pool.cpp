@@ -89,6 +89,7 @@ std::byte* Pool::take_room(const Held& held) {
     free_.erase(found);
     return memory;
   }
+  if (!free_.empty() && allocator_->is_scarce(held.room)) release_free();
   void* memory = nullptr;
   try {
     memory = allocator_->allocate(held.room);

@@ -36,6 +36,9 @@ class Allocator {
   // Aligned to 64 bytes; `bytes` is a multiple of 64.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* memory, std::size_t bytes) noexcept = 0;
+  // Whether so little would be left after so many bytes more that others, libraries say, might not get what they need: a pool
+  // then gives back first what it only keeps. Not a refusal.
+  virtual bool is_scarce(std::size_t /*bytes*/) const { return false; }
   // Bytes after what is asked of the pool that the device's kernels may read (not write); a multiple of 64.
   virtual std::size_t tail() const { return 64; }
 };

@@ -22,6 +22,7 @@ using test::tested_backends;
 struct Device0 {
   std::uint64_t room = std::uint64_t{1} << 40U;
   std::uint64_t held = 0;
+  std::uint64_t reserve = 0;  // below which the rest is scarce
   std::size_t tail = 64;
   bool is_broken = false;
   int allocations = 0;
@@ -44,6 +45,7 @@ class CountingAllocator final : public Allocator {
     ++device_.releases;
     real_->release(memory, bytes);
   }
+  bool is_scarce(std::size_t bytes) const override { return device_.held + bytes + device_.reserve > device_.room; }
   std::size_t tail() const override { return device_.tail; }
 
  private:
@@ -187,6 +189,25 @@ TEST_CASE("a pool gives back what it keeps before it says that the device is ful
   CHECK(has(message, "optimiser"));
   CHECK(pool->count(Use::data).now == 0);
   CHECK(pool->count(Use::optimizer).now == 50000);
+}
+
+// A GPU's libraries and kernels found no memory for themselves while the pool kept blocks that nobody used.
+TEST_CASE("a pool gives back what it keeps before little is left on the device, and refuses nothing for that", "[nn][pool]") {
+  Device0 device;
+  device.room = 100000;
+  device.reserve = 20000;
+  const auto pool = make_pool(device);
+  pool->allocate(40000, Use::stash).reset();
+  auto second = pool->allocate(30000, Use::data);
+  CHECK(device.releases == 0);
+  const auto third = pool->allocate(20000, Use::data);  // fits beside the block that is kept, but leaves too little
+  CHECK(device.releases == 1);
+  CHECK(pool->reserved() == device.held);
+  const auto fourth = pool->allocate(40000, Use::data);  // nothing is kept, so that the rest may go
+  CHECK(device.releases == 1);
+  second.reset();
+  CHECK(pool->allocate(30000, Use::data) != nullptr);  // the same block, for which nothing is asked
+  CHECK(device.releases == 1);
 }
 
 // A device that refuses everything was taken for one that is full, and a benchmark for one on which a net does not fit.

@@ -146,6 +146,17 @@ class CudaAllocator final : public Allocator {
     (void)cudaSetDevice(index_);
     (void)cudaFree(memory);
   }
+  // Kernels are loaded when they are first started, and cuDNN makes room for itself when it is first used.
+  bool is_scarce(std::size_t bytes) const override {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    if (cudaSetDevice(index_) != cudaSuccess || cudaMemGetInfo(&free, &total) != cudaSuccess) {
+      (void)cudaGetLastError();  // the request will say it
+      return false;
+    }
+    constexpr std::size_t most_reserve = std::size_t{512} << 20U;
+    return free < bytes + std::min(most_reserve, total / 16);
+  }
   std::size_t tail() const override { return 0; }
 
  private:
