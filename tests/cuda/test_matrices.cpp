@@ -52,6 +52,24 @@ TEST_CASE("several products share a bias and a function", "[cuda]") {
   for (std::size_t i = 0; i < before.size(); ++i) CHECK(std::abs(values[i] - activation.value(before[i])) < 1e-5);
 }
 
+// A bias of f32 that begins between multiples of 16 bytes went to the library as it was.
+TEST_CASE("a bias may begin anywhere", "[cuda]") {
+  nn::Engine engine(device_of("cuda"), "cuda");
+  const std::size_t n = 16;
+  std::vector<float> values(n + 4);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  const nn::Tensor all = floats(engine, values, {n + 4});
+  const nn::Tensor a = floats(engine, std::vector<float>(8 * 8, 0.5F), {8, 8});
+  const nn::Tensor b = floats(engine, std::vector<float>(8 * n, 0.25F), {8, n});
+  for (const std::size_t first : {0U, 1U, 2U, 3U, 4U}) {
+    INFO("from element " << first);
+    nn::Tensor out = engine.empty({8, n}, DType::f32, nn::Use::activations);
+    nn::matmul(engine, a, b, out, {.bias = all.slice(first, first + n)});
+    const std::vector<float> result = engine.to_host<float>(out);
+    for (std::size_t i = 0; i < result.size(); ++i) REQUIRE(result[i] == static_cast<float>(1 + first + i % n));
+  }
+}
+
 TEST_CASE("the memory of calls grows, is kept, and says when there is no more", "[cuda]") {
   nn::cuda::Runtime runtime(0);
   nn::cuda::Scratch scratch(runtime);

@@ -52,6 +52,10 @@ std::uint32_t alignment_of(const void* pointer) {
   return static_cast<std::uint32_t>(1U << std::min(std::countr_zero(reinterpret_cast<std::uintptr_t>(pointer)), 8));
 }
 
+// Whether the library reads a copy of the bias, of out's type and at a multiple of 16 bytes: less aligned it is no operand of
+// all of the library's algorithms.
+bool is_bias_copied(const Product& p) { return p.out != Number::f32 || alignment_of(p.bias) < 16; }
+
 CacheKey key_of(const Product& p) {
   const std::uint64_t flags = (p.transpose_a ? 1U : 0U) | (p.transpose_b ? 2U : 0U) | (p.accumulate ? 4U : 0U);
   const std::uint64_t types = static_cast<std::uint64_t>(p.in) << 8U | static_cast<std::uint64_t>(p.out);
@@ -65,7 +69,7 @@ CacheKey key_of(const Product& p) {
           alignment_of(p.a),
           alignment_of(p.b),
           alignment_of(p.result),
-          has_bias(p) && p.out == Number::f32 ? alignment_of(p.bias) : 0};
+          has_bias(p) && !is_bias_copied(p) ? alignment_of(p.bias) : 0};
 }
 
 void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, const auto& value) {
@@ -165,11 +169,14 @@ struct Blas::State {
     return plans.get(key_of(p), [&] { return make_plan(p); });
   }
 
-  // Where the library reads the bias: itself, or a copy of 16 bits.
-  const void* place_of_bias(const Product& p) { return p.out == Number::f32 ? p.bias : bias.get(p.n * sizeof(std::uint16_t)); }
+  void* room_for_bias(const Product& p) {
+    return bias.get(p.n * (p.out == Number::f32 ? sizeof(float) : sizeof(std::uint16_t)));
+  }
+  // Where the library will read the bias.
+  const void* place_of_bias(const Product& p) { return is_bias_copied(p) ? room_for_bias(p) : p.bias; }
   const void* bias_of(const Product& p) {
-    if (p.out == Number::f32) return p.bias;
-    void* copy = bias.get(p.n * sizeof(std::uint16_t));
+    if (!is_bias_copied(p)) return p.bias;
+    void* copy = room_for_bias(p);
     convert(runtime.stream(), Number::f32, p.bias, p.out, copy, p.n);
     return copy;
   }
