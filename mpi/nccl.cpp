@@ -55,8 +55,8 @@ struct DeviceComm::State {
   std::array<cudaEvent_t, 8> ends = {};
   std::size_t groups = 0;
   const char* last = "a new communicator";  // what is under way, for messages
-  // All ranks made it and nothing has failed since. Otherwise the communicator cannot be finished in order: ncclCommDestroy()
-  // waits for peers, which may be gone or be told of the failure later.
+  // All ranks made it and nothing has failed since. Otherwise the communicator cannot be finished in order, which waits for
+  // peers: they may be gone or be told of the failure later.
   bool is_sound = false;
 
   ~State() {
@@ -67,8 +67,23 @@ struct DeviceComm::State {
   }
   void finish() {
     if (nccl == nullptr) return;
-    const bool is_orderly = is_sound && !comm->broken() && std::uncaught_exceptions() == 0;
+    const bool is_orderly = is_sound && !comm->broken() && std::uncaught_exceptions() == 0 && finalise();
     (void)(is_orderly ? ncclCommDestroy(nccl) : ncclCommAbort(nccl));
+  }
+  // Ends what is under way, with all ranks: whether they came to it before the watchdog's time was up. Destroying the
+  // communicator waits for nobody after that.
+  bool finalise() const {
+    ncclResult_t state = ncclCommFinalize(nccl);
+    const double most = comm->settings().watchdog_seconds;
+    Patience patience(Clock::now());
+    while (state == ncclSuccess || state == ncclInProgress) {
+      if (ncclCommGetAsyncError(nccl, &state) != ncclSuccess) return false;
+      if (state == ncclSuccess) return true;
+      const double waited = patience.waited(Clock::now());
+      if (comm->broken() || (most > 0 && waited > most)) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return false;
   }
   [[noreturn]] void lose(const std::string& message) {
     is_sound = false;
@@ -132,7 +147,13 @@ struct DeviceComm::State {
     wait([&] { return is_done(cudaEventQuery(end)); });
     last = what;
     check(ncclGroupStart());
-    f();
+    try {
+      f();
+    } catch (...) {
+      is_sound = false;      // a part of it may be under way
+      (void)ncclGroupEnd();  // or all that this thread asks of NCCL later would wait for the end of this group
+      throw;
+    }
     check(ncclGroupEnd());
     wait([] { return true; });
     check(cudaEventRecord(end, stream));
