@@ -64,7 +64,7 @@ void for_each_product(const Convolution& c, Visit visit) {
 
 struct Dnn::State {};
 
-Dnn::Dnn(Runtime& /*runtime*/) {}
+Dnn::Dnn(Runtime& /*runtime*/, Notes& /*notes*/) {}
 Dnn::~Dnn() = default;
 
 bool Dnn::forward(const Convolution& c, const void* x, const void* w, void* y) {

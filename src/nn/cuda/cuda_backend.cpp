@@ -30,7 +30,8 @@ Pool& Runtime::pool() {
   return *pool_;
 }
 
-CudaBackend::CudaBackend(int gpu) : runtime_(gpu), blas_(runtime_), dnn_(runtime_), masks_(runtime_), workspace_(runtime_) {}
+CudaBackend::CudaBackend(int gpu)
+    : runtime_(gpu), blas_(runtime_), dnn_(runtime_, notes_), masks_(runtime_), workspace_(runtime_) {}
 
 std::unique_ptr<Allocator> CudaBackend::make_allocator() const { return runtime_.make_allocator(); }
 

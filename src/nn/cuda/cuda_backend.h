@@ -129,11 +129,11 @@ class CudaBackend final : public Backend {
   Stream stream() const { return runtime_.stream(); }
 
   Runtime runtime_;
+  Notes notes_;
   Blas blas_;
   Dnn dnn_;
   MaskCache masks_;
   Scratch workspace_;
-  Notes notes_;
   std::vector<std::weak_ptr<const Engine::Look>> looks_;
 };
 

@@ -4,18 +4,21 @@
 #include <cstddef>
 #include <memory>
 
+#include "nn/cuda/notes.h"
 #include "nn/cuda/runtime.h"
 
 namespace bitloom::nn::cuda {
 
 class Dnn {
  public:
-  explicit Dnn(Runtime& runtime);
+  // Both outlive this. Notes: of algorithms that were passed over for want of memory.
+  Dnn(Runtime& runtime, Notes& notes);
   ~Dnn();
   Dnn(const Dnn&) = delete;
   Dnn& operator=(const Dnn&) = delete;
 
-  // False, with nothing done, if the library has no algorithm for the convolution that gives the same bits every time.
+  // False, with nothing done, if the library has no algorithm for the convolution that gives the same bits every time. Throws
+  // Error if the library fails, and OutOfMemory.
   bool forward(const Convolution& convolution, const void* x, const void* w, void* y);
   bool backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx);
   // dw of type V.

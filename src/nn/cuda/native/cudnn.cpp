@@ -9,11 +9,14 @@
 #include <memory>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "core/error.h"
+#include "core/progress.h"
 #include "nn/cuda/dnn.h"
 #include "nn/cuda/scratch.h"
 #include "nn/lru_cache.h"
+#include "nn/pool.h"
 
 namespace bitloom::nn::cuda {
 namespace {
@@ -26,10 +29,20 @@ bool is_unsupported(cudnnStatus_t status) {
 #endif
 }
 
+bool is_bad_parameter(cudnnStatus_t status) {
+#if CUDNN_MAJOR >= 9
+  return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM;
+#else
+  return status == CUDNN_STATUS_BAD_PARAM;
+#endif
+}
+
+// As the library answers where it has no algorithm. Everything else is a failure, of the library or of the GPU.
+bool is_refused(cudnnStatus_t status) { return is_unsupported(status) || is_bad_parameter(status); }
+
 void check_dnn(cudnnStatus_t status, const char* what) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  const bool is_bug = status == CUDNN_STATUS_BAD_PARAM || is_unsupported(status);
-  fail(is_bug ? ErrorKind::internal : ErrorKind::io, "cuDNN: {}: {}", what, cudnnGetErrorString(status));
+  fail(is_refused(status) ? ErrorKind::internal : ErrorKind::io, "cuDNN: {}: {}", what, cudnnGetErrorString(status));
 }
 
 template <auto destroy>
@@ -99,6 +112,13 @@ struct Plan {
   int algorithm = 0;
   bool is_possible = false;
   std::size_t workspace_bytes = 0;
+  cudnnStatus_t failure = CUDNN_STATUS_SUCCESS;  // the first
+
+  // Whether an answer is no refusal and no failure; the latter is remembered.
+  bool is_good(cudnnStatus_t status) {
+    if (failure == CUDNN_STATUS_SUCCESS && !is_refused(status)) failure = status;
+    return status == CUDNN_STATUS_SUCCESS;
+  }
 
   explicit Plan(const Convolution& c) {
     describe(x, c.number, c.images, c.rows, c.columns, c.inputs);
@@ -155,20 +175,20 @@ struct BackwardWeights {
 constexpr std::size_t most_workspace = std::size_t{1} << 30U;
 constexpr std::size_t most_plans = 512;
 
-// Sets the plan's algorithm, its workspace and the kind of products; false if none will do.
+// Sets the plan's algorithm, its workspace, of at most so many bytes, and the kind of products; false if none will do.
 template <typename Api>
-bool choose(cudnnHandle_t handle, cudnnMathType_t math, Plan& plan) {
+bool choose(cudnnHandle_t handle, cudnnMathType_t math, std::size_t most_bytes, Plan& plan) {
   check_dnn(cudnnSetConvolutionMathType(plan.convolution.get(), math), "describing a convolution");
   std::array<typename Api::Found, 16> found = {};
   int count = 0;
-  if (Api::find(handle, plan, static_cast<int>(found.size()), &count, found.data()) != CUDNN_STATUS_SUCCESS) return false;
+  if (!plan.is_good(Api::find(handle, plan, static_cast<int>(found.size()), &count, found.data()))) return false;
   for (const auto& each : std::span(found).first(static_cast<std::size_t>(count))) {
-    if (each.status != CUDNN_STATUS_SUCCESS || each.determinism != CUDNN_DETERMINISTIC) continue;
+    if (!plan.is_good(each.status) || each.determinism != CUDNN_DETERMINISTIC) continue;
     // With FMA in the descriptor no other instructions are used, whatever kind the heuristics name beside an algorithm.
     const cudnnMathType_t used = math == CUDNN_FMA_MATH ? math : each.mathType;
     check_dnn(cudnnSetConvolutionMathType(plan.convolution.get(), used), "describing a convolution");
-    if (Api::size(handle, plan, each.algo, &plan.workspace_bytes) != CUDNN_STATUS_SUCCESS) continue;
-    if (plan.workspace_bytes > most_workspace) continue;
+    if (!plan.is_good(Api::size(handle, plan, each.algo, &plan.workspace_bytes))) continue;
+    if (plan.workspace_bytes > most_bytes) continue;
     plan.algorithm = each.algo;
     return true;
   }
@@ -176,12 +196,14 @@ bool choose(cudnnHandle_t handle, cudnnMathType_t math, Plan& plan) {
 }
 
 template <typename Api>
-Plan make_plan(cudnnHandle_t handle, const Convolution& c) {
+Plan make_plan(cudnnHandle_t handle, const Convolution& c, std::size_t most_bytes) {
   Plan plan(c);
   for (const cudnnMathType_t math : math_of(c.number)) {
-    plan.is_possible = choose<Api>(handle, math, plan);
-    if (plan.is_possible) break;
+    plan.is_possible = choose<Api>(handle, math, most_bytes, plan);
+    if (plan.is_possible) return plan;
   }
+  // Without this a library that is broken looked like one that has no algorithms.
+  check_dnn(plan.failure, "choosing an algorithm");
   return plan;
 }
 
@@ -200,7 +222,8 @@ CacheKey key_of(Pass pass, const Convolution& c) {
 }  // namespace
 
 struct Dnn::State {
-  explicit State(Runtime& the_runtime) : runtime(the_runtime), plans(most_plans), workspace(runtime) {}
+  State(Runtime& the_runtime, Notes& the_notes)
+      : runtime(the_runtime), notes(the_notes), plans(most_plans), workspace(runtime) {}
 
   // Made when it is first asked for: it takes time and memory of the GPU, and most nets have no convolutions.
   cudnnHandle_t handle() {
@@ -214,10 +237,30 @@ struct Dnn::State {
 
   template <typename Api>
   Plan& plan(Pass pass, const Convolution& c) {
-    return plans.get(key_of(pass, c), [&] { return make_plan<Api>(handle(), c); });
+    return plans.get(key_of(pass, c), [&] { return make_plan<Api>(handle(), c, most_workspace); });
+  }
+
+  // The workspace of a plan. If there is no memory for it, the next algorithm that needs less takes the plan's place.
+  template <typename Api>
+  void* room_for(Plan& plan, const Convolution& c) {
+    while (true) {
+      try {
+        return workspace.get(plan.workspace_bytes);
+      } catch (const OutOfMemory&) {
+        Plan smaller = make_plan<Api>(handle(), c, plan.workspace_bytes - 1);  // nothing is always there
+        if (!smaller.is_possible) throw;
+        notes.add(
+            "convolution of {} images {} x {} x {} and {} kernels {} x {}, stride {}: no memory for the {} that the library's "
+            "algorithm needs; by the next, whose last bits may differ",
+            c.images, c.rows, c.columns, c.inputs, c.outputs, c.kernel_rows, c.kernel_columns, c.stride,
+            format_bytes(plan.workspace_bytes));
+        plan = std::move(smaller);
+      }
+    }
   }
 
   Runtime& runtime;
+  Notes& notes;
   std::unique_ptr<Handle> made;
   LruCache<Plan> plans;
   Scratch workspace;
@@ -230,40 +273,41 @@ constexpr float zero = 0;
 
 }  // namespace
 
-Dnn::Dnn(Runtime& runtime) : state_(std::make_unique<State>(runtime)) {}
+Dnn::Dnn(Runtime& runtime, Notes& notes) : state_(std::make_unique<State>(runtime, notes)) {}
 Dnn::~Dnn() = default;
 
 bool Dnn::forward(const Convolution& convolution, const void* x, const void* w, void* y) {
   if (is_too_large(convolution)) return false;
   Plan& plan = state_->plan<Forward>(Pass::forward, convolution);
   if (!plan.is_possible) return false;
-  return was_done(
-      cudnnConvolutionForward(state_->handle(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
-                              static_cast<Forward::Algorithm>(plan.algorithm), state_->workspace.get(plan.workspace_bytes),
-                              plan.workspace_bytes, &zero, plan.y.get(), y),
-      plan, "a convolution");
+  void* workspace = state_->room_for<Forward>(plan, convolution);
+  return was_done(cudnnConvolutionForward(state_->handle(), &one, plan.x.get(), x, plan.w.get(), w, plan.convolution.get(),
+                                          static_cast<Forward::Algorithm>(plan.algorithm), workspace, plan.workspace_bytes,
+                                          &zero, plan.y.get(), y),
+                  plan, "a convolution");
 }
 
 bool Dnn::backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx) {
   if (is_too_large(convolution)) return false;
   Plan& plan = state_->plan<BackwardData>(Pass::backward_data, convolution);
   if (!plan.is_possible) return false;
-  return was_done(
-      cudnnConvolutionBackwardData(state_->handle(), &one, plan.w.get(), w, plan.y.get(), dy, plan.convolution.get(),
-                                   static_cast<BackwardData::Algorithm>(plan.algorithm),
-                                   state_->workspace.get(plan.workspace_bytes), plan.workspace_bytes, &zero, plan.x.get(), dx),
-      plan, "a convolution's gradient of images");
+  void* workspace = state_->room_for<BackwardData>(plan, convolution);
+  return was_done(cudnnConvolutionBackwardData(state_->handle(), &one, plan.w.get(), w, plan.y.get(), dy,
+                                               plan.convolution.get(), static_cast<BackwardData::Algorithm>(plan.algorithm),
+                                               workspace, plan.workspace_bytes, &zero, plan.x.get(), dx),
+                  plan, "a convolution's gradient of images");
 }
 
 bool Dnn::backward_weights(const Convolution& convolution, const void* x, const void* dy, void* dw) {
   if (is_too_large(convolution)) return false;
   Plan& plan = state_->plan<BackwardWeights>(Pass::backward_weights, convolution);
   if (!plan.is_possible) return false;
-  return was_done(cudnnConvolutionBackwardFilter(
-                      state_->handle(), &one, plan.x.get(), x, plan.y.get(), dy, plan.convolution.get(),
-                      static_cast<BackwardWeights::Algorithm>(plan.algorithm), state_->workspace.get(plan.workspace_bytes),
-                      plan.workspace_bytes, &zero, plan.w.get(), dw),
-                  plan, "a convolution's gradient of weights");
+  void* workspace = state_->room_for<BackwardWeights>(plan, convolution);
+  return was_done(
+      cudnnConvolutionBackwardFilter(state_->handle(), &one, plan.x.get(), x, plan.y.get(), dy, plan.convolution.get(),
+                                     static_cast<BackwardWeights::Algorithm>(plan.algorithm), workspace, plan.workspace_bytes,
+                                     &zero, plan.w.get(), dw),
+      plan, "a convolution's gradient of weights");
 }
 
 }  // namespace bitloom::nn::cuda
