@@ -66,10 +66,10 @@ TEST_CASE("a GPU that refuses everything is not out of memory", "[cuda]") {
 
 TEST_CASE("a convolution that takes the slow way is told of once", "[cuda]") {
   nn::Engine engine(device_of("cuda"), "cuda");
-  const auto convolve = [&](std::size_t outputs) {
-    const nn::Tensor x = engine.zeros({1, 4, 4, 2}, DType::f32, nn::Use::data);
+  const auto convolve = [&](std::size_t outputs, std::size_t columns = 4) {
+    const nn::Tensor x = engine.zeros({1, 4, columns, 2}, DType::f32, nn::Use::data);
     const nn::Tensor w = engine.zeros({outputs, 2, 3, 3}, DType::f32, nn::Use::data);
-    nn::Tensor y = engine.empty({1, 4, 4, outputs}, DType::f32, nn::Use::data);
+    nn::Tensor y = engine.empty({1, 4, columns, outputs}, DType::f32, nn::Use::data);
     nn::conv2d(engine, {.stride = 1, .padding = 1}, x, w, {}, y);
   };
   convolve(4);
@@ -79,6 +79,10 @@ TEST_CASE("a convolution that takes the slow way is told of once", "[cuda]") {
   REQUIRE(notes.size() == 1);
   CHECK(has(notes[0], "conv2d: the library has no algorithm"));
   CHECK(engine.take_notes().empty());
+  convolve(4, 61);  // it does not take a single image as wide as that
+  const std::vector<std::string> other = engine.take_notes();
+  REQUIRE(other.size() == 1);
+  CHECK(has(other[0], "conv2d: more numbers than the library can count in 1 images 4 x 61"));
 }
 
 // The host waited in the driver for a collective whose peer was gone, for ever.

@@ -189,6 +189,30 @@ TEST_CASE("attention of more than 2^31 numbers", "[cuda][large]") {
   CHECK(are_same(engine, all[1], one[1]));
 }
 
+// cuDNN counts the elements of a tensor with an int.
+TEST_CASE("a convolution of images of more than 2^31 numbers", "[cuda][large]") {
+  nn::Engine engine(device_of("cuda"), "cuda");
+  const std::size_t side = is_emulated() ? 8 : 64, channels = is_emulated() ? 8 : 64, columns = side * side * channels;
+  const std::size_t images = many_rows(columns);
+  const nn::Tensor rows = large(engine, images, columns, 1);
+  const nn::Tensor w = large(engine, last, channels * channels * 3, 2).reshaped({channels, channels, 3, 3});
+  const auto run = [&](const nn::Tensor& some_rows) {
+    const nn::Tensor x = some_rows.reshaped({some_rows.shape()[0], side, side, channels});
+    nn::Tensor y = engine.empty(x.shape(), DType::bf16, nn::Use::data),
+               dx = engine.empty(x.shape(), DType::bf16, nn::Use::data);
+    nn::Tensor dw = engine.zeros(w.shape(), DType::f32, nn::Use::data);
+    const nn::Conv2d conv{.stride = 1, .padding = 1};
+    nn::conv2d(engine, conv, x, w, {}, y);
+    nn::conv2d_backward_data(engine, conv, x, w, dx);
+    nn::conv2d_backward_weights(engine, conv, x, x, dw);
+    return std::vector{numbers<bf16>(engine, end_of(y)), numbers<bf16>(engine, end_of(dx)), numbers<float>(engine, dw)};
+  };
+  const auto all = run(rows), alone = run(end_of(rows));
+  // Other numbers of images may have other algorithms.
+  for (std::size_t i = 0; i < all.size(); ++i) CHECK(compare(all[i], alone[i], 0.03) == "");
+  CHECK(engine.take_notes().empty());
+}
+
 TEST_CASE("a product of more than 2^31 numbers", "[cuda][large]") {
   nn::Engine engine(device_of("cuda"), "cuda");
   const std::size_t columns = is_emulated() ? 32 : 32768, depth = 64, rows = many_rows(columns);

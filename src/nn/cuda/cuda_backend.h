@@ -120,7 +120,7 @@ class CudaBackend final : public Backend {
   void* workspace(std::size_t bytes) { return workspace_.get(bytes); }
   // matrices.cpp: without an epilogue, by what the library has.
   void multiply(const Product& product);
-  // images.cpp
+  // images.cpp: that the library does not compute it.
   void note_slow(const char* op, const Convolution& c);
   // Throws Error(usage) about what kernels found in ids and targets. After waiting.
   void check_faults();

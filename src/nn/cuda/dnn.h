@@ -17,8 +17,11 @@ class Dnn {
   Dnn(const Dnn&) = delete;
   Dnn& operator=(const Dnn&) = delete;
 
-  // False, with nothing done, if the library has no algorithm for the convolution that gives the same bits every time. Throws
-  // Error if the library fails, and OutOfMemory.
+  // The most images of such convolutions that the library takes at once; 0 if it takes none.
+  static std::size_t most_images(const Convolution& convolution);
+
+  // False, with nothing done, if the library has no algorithm for the convolution that gives the same bits every time, or if it
+  // has more than most_images(). Throws Error if the library fails, and OutOfMemory.
   bool forward(const Convolution& convolution, const void* x, const void* w, void* y);
   bool backward_data(const Convolution& convolution, const void* dy, const void* w, void* dx);
   // dw of type V.
