@@ -18,7 +18,7 @@ constexpr const char* net_key = "bitloom.net";
 constexpr const char* classes_key = "bitloom.classes";
 constexpr const char* note_prefix = "note.";
 
-// Those that the model does not have yet.
+// Those that the model does not have yet; of a layer that several stages train under a head, the last one's.
 void read_heads(const TensorFile& file, Model& model) {
   std::map<std::string, Head> read;
   for (const StageSpec& stage : model.net.stages) {

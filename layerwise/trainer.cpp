@@ -64,8 +64,9 @@ void Run::train_stage(std::size_t s) {
                              stage->total_steps(), std::min(options_.train.batch, data_.train.size()), bits,
                              kept.empty() ? "" : ", besides what workers keep"));
   if (!kept.empty()) progress_.line(kept);
+  const TrainOptions own = for_stage(options_.train, stage->spec());
   for (const auto& [name, value] : stage->spec().options) {
-    const double used = value_of(for_stage(options_.train, stage->spec()), name);
+    const double used = value_of(own, name);
     const std::string said =
         used == value ? ", as the net says" : fmt::format(" because of the run's other options; the net says {:g}", value);
     progress_.line(fmt::format("{}: {} is {:g}{}", stage->spec().name, name, used, said));

@@ -115,6 +115,18 @@ Counts counts_of(const GroupBytes& bytes) {
           number(bytes.all_gathers), number(bytes.messages), number(bytes.broadcasts)};
 }
 
+void check_all_groups(const GridBytes& sent, const mpi::GridShape& grid, const FloatPlan& plan) {
+  const std::vector<Counts> data = largest_by_stage(grid, sent.data);
+  const std::vector<Counts> pipeline = largest_by_stage(grid, sent.pipeline);
+  const std::vector<Counts> tensor = largest_by_stage(grid, sent.tensor);
+  for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
+    INFO("stage " << stage);
+    CHECK(data[stage] == counts_of(plan.stages[stage].data));
+    CHECK(pipeline[stage] == counts_of(plan.stages[stage].pipeline));
+    CHECK(tensor[stage] == counts_of(plan.stages[stage].tensor));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("groups send what the plan of their grid says", "[planned]") {
@@ -131,16 +143,7 @@ TEST_CASE("groups send what the plan of their grid says", "[planned]") {
             const models::GptConfig config = config_of(recompute);
             const FloatOptions options = options_of(grid, schedule, shard, recompute, values);
             const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
-            const GridBytes sent = train_in(grid, config, options);
-            const std::vector<Counts> data = largest_by_stage(grid, sent.data);
-            const std::vector<Counts> pipeline = largest_by_stage(grid, sent.pipeline);
-            const std::vector<Counts> tensor = largest_by_stage(grid, sent.tensor);
-            for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-              INFO("stage " << stage);
-              CHECK(data[stage] == counts_of(plan.stages[stage].data));
-              CHECK(pipeline[stage] == counts_of(plan.stages[stage].pipeline));
-              CHECK(tensor[stage] == counts_of(plan.stages[stage].tensor));
-            }
+            check_all_groups(train_in(grid, config, options), grid, plan);
           }
         }
       }
@@ -160,14 +163,7 @@ TEST_CASE("processes that train a convolutional net send what is planned, with f
         FloatOptions options = options_of(grid, "1f1b", shard, Recompute::none, DType::f32);
         options.train.optimizer.rule = "sgd";
         const FloatPlan plan = plan_grid(describe_cnn(test::small_cnn(which), DType::f32), grid, options, FloatCluster());
-        const GridBytes sent = train_cnn_in(grid, which, options);
-        const std::vector<Counts> data = largest_by_stage(grid, sent.data);
-        const std::vector<Counts> pipeline = largest_by_stage(grid, sent.pipeline);
-        for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
-          INFO("stage " << stage);
-          CHECK(data[stage] == counts_of(plan.stages[stage].data));
-          CHECK(pipeline[stage] == counts_of(plan.stages[stage].pipeline));
-        }
+        check_all_groups(train_cnn_in(grid, which, options), grid, plan);
       }
     }
   }
