@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -18,6 +19,7 @@
 #include "cli/make_folder.h"
 #include "cli/model_source.h"
 #include "cli/options.h"
+#include "cli/staged_files.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "data/text/hugging_face_tokenizer.h"
@@ -38,10 +40,23 @@ void export_gpt(Terminal& terminal, const ExportRequest& request) {
   const fs::path& folder = request.out;
   nn::Engine engine;
   const models::LoadedGpt loaded = models::load_gpt(engine, model);
-  make_folder("--out", folder);
   const data::Tokenizer& tokenizer = *loaded.tokenizer;
-  models::save_hugging_face(engine, *loaded.net, folder, tokenizer.end_of_text());
-  const data::WrittenTokenizer written = data::write_hugging_face_tokenizer(tokenizer, loaded.net->config().context, folder);
+  StagedFiles staged("--out", folder);
+  models::save_hugging_face(engine, *loaded.net, staged.path(), tokenizer.end_of_text());
+  const data::WrittenTokenizer written =
+      data::write_hugging_face_tokenizer(tokenizer, loaded.net->config().context, staged.path());
+  const std::vector<fs::path> others = data::other_tokenizer_files(written, folder);
+  if (!others.empty() && !fs::exists(folder / "config.json")) {
+    fail(ErrorKind::usage,
+         "--out: {}; expected a folder without {}, which is of no model there and would be read as this one's", folder.string(),
+         others.front().filename().string());
+  }
+  staged.move();
+  for (const fs::path& other : others) {  // of the model that was there
+    std::error_code error;
+    fs::remove(other, error);
+    if (error) fail(ErrorKind::io, "{}: cannot be removed: {}", other.string(), error.message());
+  }
   if (!written.reason.empty()) terminal.print("no tokenizer.json, which could not say the tokenizer: {}", written.reason);
   terminal.print("{}: config.json, model.safetensors, {}", folder.string(), fmt::join(written.files, ", "));
 }
@@ -81,9 +96,10 @@ void export_dvae(Terminal& terminal, const ExportRequest& request) {
   nn::Engine engine;
   const models::LoadedDvae loaded = models::load_dvae(engine, model);
   const models::PublishedDvae published = models::to_published(engine, *loaded.net, loaded.description);
-  make_folder("--out", folder);
-  published.encoder.save(folder / models::encoder_file);
-  published.decoder.save(folder / models::decoder_file);
+  StagedFiles staged("--out", folder);
+  published.encoder.save(staged.path() / models::encoder_file);
+  published.decoder.save(staged.path() / models::decoder_file);
+  staged.move();
   terminal.print("{}: {}, {}, with the names of openai/DALL-E's two modules", folder.string(), models::encoder_file,
                  models::decoder_file);
 }

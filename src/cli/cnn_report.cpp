@@ -70,7 +70,7 @@ report::Classification classify(OpenCnn& cnn, const CnnUse& use, const data::Dat
   test.loss = found.loss;
   test.classes = set.class_names;
   const std::size_t classes = set.classes();
-  for (std::size_t row = 0; row < classes; ++row) {
+  for (std::size_t row = 0; row < classes && !found.confusion.empty(); ++row) {
     const auto begin = found.confusion.begin() + static_cast<std::ptrdiff_t>(row * classes);
     test.confusion.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(classes));
   }

@@ -58,8 +58,10 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
   const std::size_t classes = class_names.size();
   std::size_t width = 5;
   for (const std::string& name : class_names) width = std::max(width, name.size());
-  terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
-  for (std::size_t row = 0; row < classes; ++row) {
+  if (!result.confusion.empty()) {
+    terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
+  }
+  for (std::size_t row = 0; row < classes && !result.confusion.empty(); ++row) {
     std::int64_t images = 0;
     std::int64_t predicted = 0;
     std::size_t rival = row;

@@ -152,6 +152,24 @@ TEST_CASE("a model goes out and comes back", "[gpt]") {
   };
   CHECK(perplexity("back.safetensors") == perplexity("model.safetensors"));
 
+  // Over another export, whose tokenizer goes with its model.
+  write_gpt2(models.folder / "hf", {"t h"});
+  REQUIRE(models.run({"export", "model.safetensors", "--out", "hf"}).code == 0);
+  CHECK(!std::filesystem::exists(models.folder / "hf/vocab.json"));
+  CHECK(!std::filesystem::exists(models.folder / "hf/.bitloom-export"));
+  // Somebody's own files stay as they are.
+  std::filesystem::create_directory(models.folder / "own");
+  write_gpt2(models.folder / "own", {"t h"});
+  const Outcome other = models.run({"export", "model.safetensors", "--out", "own"});
+  CHECK(other.code == 2);
+  CHECK(has(other.err, "--out: own; expected a folder without vocab.json, which is of no model there and would be read as"));
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(models.folder / "own")) {
+    left.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(left);
+  CHECK(left == std::vector<std::string>{"merges.txt", "vocab.json"});
+
   // Not over the model: it was replaced without a word.
   const Outcome same = models.run({"export", "model.safetensors", "--out", "."});
   CHECK(same.code == 2);

@@ -162,9 +162,8 @@ HfTokenizer hf_tokenizer(const Tokenizer& tokenizer) {
 
 TokenizerJson hugging_face_json(const Tokenizer& tokenizer) { return hf_tokenizer(tokenizer).file; }
 
-namespace {
-
-WrittenTokenizer write_files(const Tokenizer& tokenizer, std::size_t context, const std::filesystem::path& folder) {
+WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
+                                              const std::filesystem::path& folder) {
   WrittenTokenizer written;
   const auto write = [&](const char* name, const std::string& text) {
     write_atomically(folder / name, text);
@@ -190,19 +189,12 @@ WrittenTokenizer write_files(const Tokenizer& tokenizer, std::size_t context, co
   return written;
 }
 
-}  // namespace
-
-WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
-                                              const std::filesystem::path& folder) {
-  WrittenTokenizer written = write_files(tokenizer, context, folder);
-  // Those of another tokenizer would be read with this model.
+std::vector<std::filesystem::path> other_tokenizer_files(const WrittenTokenizer& written, const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> others;
   for (const char* name : {"vocab.json", "merges.txt", "tokenizer.model", "tokenizer.json", "tokenizer_config.json"}) {
-    if (std::ranges::count(written.files, name) != 0) continue;
-    std::error_code error;
-    std::filesystem::remove(folder / name, error);
-    if (error) fail(ErrorKind::io, "{}: cannot be removed: {}", (folder / name).string(), error.message());
+    if (std::ranges::count(written.files, name) == 0 && std::filesystem::exists(folder / name)) others.push_back(folder / name);
   }
-  return written;
+  return others;
 }
 
 }  // namespace bitloom::data

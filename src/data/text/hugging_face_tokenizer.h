@@ -30,9 +30,11 @@ struct WrittenTokenizer {
 //   vocab.json, merges.txt                  for kind "gpt2", which load_tokenizer(FOLDER) reads
 //   tokenizer.model                         for kind "sentencepiece", the model as its library reads it
 // A special token that stands in a text is that token to transformers, where `tokenizer` has its characters; and U+2581 is a
-// space to them. Such files of another tokenizer are removed. Sentencepiece models that tokenizer.json cannot say get
-// tokenizer.model alone. context: the largest number of tokens that transformers are to give. Throws Error(io).
+// space to them. Sentencepiece models that tokenizer.json cannot say get tokenizer.model alone. context: the largest number of
+// tokens that transformers are to give. Throws Error(io).
 WrittenTokenizer write_hugging_face_tokenizer(const Tokenizer& tokenizer, std::size_t context,
                                               const std::filesystem::path& folder);
+// Paths of such files in a folder that are not among those written: of another tokenizer, as which transformers may read them.
+std::vector<std::filesystem::path> other_tokenizer_files(const WrittenTokenizer& written, const std::filesystem::path& folder);
 
 }  // namespace bitloom::data
