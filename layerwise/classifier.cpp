@@ -216,19 +216,20 @@ std::vector<Mistake> surest_of_all(mpi::Comm& comm, std::vector<Mistake> own) {
 Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, const EvaluationWatch& watch) const {
   const Clock::time_point start = Clock::now();
   const std::size_t classes = heads_.front()->classes();
-  // Integers only cross images: (classes, classes) counts, correct ones as they are, then images whose loss is not a number
-  // that can be summed, then millionths of a nat.
-  const std::size_t plain = classes * classes;
-  const std::size_t endless = plain + 1;
-  std::vector<std::int64_t> sums(endless + 2, 0);
+  const bool keeps_confusion = classes <= Evaluation::most_confused_classes;
+  // Integers only cross images: how many are right, by the vote and as they are, how many have a loss that is not a number that
+  // can be summed, millionths of a nat, then the (classes, classes) counts.
+  enum : std::size_t { correct, plain, endless, loss_sum, counters };
+  std::vector<std::int64_t> sums(counters + (keeps_confusion ? classes * classes : 0), 0);
   std::vector<Mistake> mistakes;  // this rank's
   in_slices(comm, dataset.size(), watch, [&](std::ptrdiff_t begin, std::ptrdiff_t end, const auto& done) {
+    std::vector<std::size_t> votes(static_cast<std::size_t>(end - begin));
 #pragma omp parallel
     {
       ForwardWorkspace work = make_workspace();
       std::vector<std::uint8_t> room;
       std::vector<float> out;
-      std::vector<std::int64_t> mine(sums.size(), 0);
+      std::array<std::int64_t, counters> mine{};
       std::vector<Mistake> wrong;
 #pragma omp for schedule(dynamic, 4)
       for (std::ptrdiff_t i = begin; i < end; ++i) {
@@ -237,11 +238,12 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
         scores(dataset.image(k, room).data(), work, out, &plain_label);
         const std::size_t label = dataset.labels[k];
         const std::size_t found = largest(out);
-        ++mine[label * classes + found];
+        votes[static_cast<std::size_t>(i - begin)] = found;
+        mine[correct] += found == label ? 1 : 0;
         mine[plain] += plain_label == label ? 1 : 0;
         const std::optional<std::int64_t> loss = micro_nats(cross_entropy(out, label));
         mine[endless] += loss ? 0 : 1;
-        mine.back() += loss.value_or(0);
+        mine[loss_sum] += loss.value_or(0);
         if (found != label) {
           softmax(out, out);
           wrong.push_back({k, found, out[found]});
@@ -250,9 +252,13 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
       }
 #pragma omp critical
       {
-        for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += mine[k];
+        for (std::size_t k = 0; k < mine.size(); ++k) sums[k] += mine[k];
         mistakes.insert(mistakes.end(), wrong.begin(), wrong.end());
       }
+    }
+    for (std::size_t i = 0; keeps_confusion && i < votes.size(); ++i) {
+      const std::size_t label = dataset.labels[static_cast<std::size_t>(begin) + i];
+      ++sums[counters + label * classes + votes[i]];
     }
     dataset.check_reads();
   });
@@ -260,12 +266,11 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
   Evaluation result;
   result.mistakes = surest_of_all(comm, std::move(mistakes));
   result.images = dataset.size();
-  result.loss = 1e-6 * static_cast<double>(sums.back()) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
+  result.loss = 1e-6 * static_cast<double>(sums[loss_sum]) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
   if (sums[endless] != 0) result.loss = std::nan("");
+  result.correct = static_cast<std::size_t>(sums[correct]);
   result.correct_plain = static_cast<std::size_t>(sums[plain]);
-  sums.resize(plain);
-  for (std::size_t l = 0; l < classes; ++l) result.correct += static_cast<std::size_t>(sums[l * classes + l]);
-  result.confusion = std::move(sums);
+  result.confusion.assign(sums.begin() + static_cast<std::ptrdiff_t>(counters), sums.end());
   result.seconds = seconds_since(start);
   return result;
 }

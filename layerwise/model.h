@@ -68,12 +68,13 @@ struct Mistake {
 
 struct Evaluation {
   static constexpr std::size_t most_mistakes = 24;
+  static constexpr std::size_t most_confused_classes = 2048;  // of more there is no matrix, which takes 8 bytes for every two
 
   std::size_t images = 0;
   std::size_t correct = 0;
   std::size_t correct_plain = 0;        // by the vote on the image as it is, without its mirror and shifted images
   double loss = 0;                      // mean negative log-probability of the vote, in nats
-  std::vector<std::int64_t> confusion;  // (classes, classes): rows true, columns predicted
+  std::vector<std::int64_t> confusion;  // (classes, classes): rows true, columns predicted; or none
   std::vector<Mistake> mistakes;        // the surest, at most most_mistakes; of equals, the first in the set
   double seconds = 0;
   double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }

@@ -100,11 +100,12 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
   const Clock::time_point start = Clock::now();
   const std::size_t classes = net_.config.classes;
   layerwise::Evaluation result;
-  result.confusion.assign(classes * classes, 0);
+  const bool keeps_confusion = classes <= layerwise::Evaluation::most_confused_classes;
+  if (keeps_confusion) result.confusion.assign(classes * classes, 0);
   std::vector<layerwise::Mistake> wrong;
   const std::size_t batches = (set.size() + part_of_rank - 1) / part_of_rank;
-  // In millionths, added as whole numbers: the same for any number of ranks.
-  std::int64_t sum = 0;
+  // How many are right; losses in millionths, added as whole numbers: the same for any number of ranks.
+  std::array<std::int64_t, 2> sums{};
   std::string diverged;  // said by all ranks: the others would wait for one that throws
   std::size_t done = 0;
   std::vector<std::vector<std::uint8_t>> rooms(part_of_rank);
@@ -125,13 +126,14 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
       const std::span<const float> row(all.data() + i * classes, classes);
       const std::size_t label = set.labels[first + i];
       const auto found = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
-      ++result.confusion[label * classes + found];
+      if (keeps_confusion) ++result.confusion[label * classes + found];
+      sums[0] += found == label ? 1 : 0;
       const std::optional<std::int64_t> loss = micro_nats(cross_entropy(row, label));
       if (!loss && diverged.empty()) {
         diverged = fmt::format("the net's loss of image {} of '{}' is infinite or beyond 1,000,000: its training has diverged",
                                first + i, set.name);
       }
-      sum += loss.value_or(0);
+      sums[1] += loss.value_or(0);
       if (found != label) wrong.push_back({first + i, found, static_cast<float>(std::exp(-cross_entropy(row, found)))});
     }
     done += count;
@@ -139,12 +141,12 @@ layerwise::Evaluation CnnClassifier::evaluate(mpi::Comm& comm, const data::Datas
   }
   comm.check(diverged, ErrorKind::data);
   comm.sum(std::span(result.confusion));
-  comm.sum(std::span(&sum, 1));
+  comm.sum(sums);
   result.mistakes = layerwise::surest_of_all(comm, std::move(wrong));
-  for (std::size_t c = 0; c < classes; ++c) result.correct += static_cast<std::size_t>(result.confusion[c * classes + c]);
+  result.correct = static_cast<std::size_t>(sums[0]);
   result.images = set.size();
   result.correct_plain = result.correct;
-  result.loss = 1e-6 * static_cast<double>(sum) / static_cast<double>(std::max<std::size_t>(1, set.size()));
+  result.loss = 1e-6 * static_cast<double>(sums[1]) / static_cast<double>(std::max<std::size_t>(1, set.size()));
   result.seconds = seconds_since(start);
   return result;
 }

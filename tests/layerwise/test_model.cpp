@@ -278,6 +278,28 @@ TEST_CASE("an evaluation counts what the scores say, in every instruction set", 
   }
 }
 
+// A matrix of each thread had 8 bytes for every two classes: 32 GiB of 65,536, which ended the program.
+TEST_CASE("very many classes are counted without a matrix of every two of them", "[model]") {
+  data::Dataset data = small_data(40);
+  for (std::size_t c = data.classes(); c <= Evaluation::most_confused_classes; ++c) {
+    data.class_names.push_back("class " + std::to_string(c));
+  }
+  data.labels.back() = static_cast<std::uint16_t>(data.classes() - 1);
+  const Model model = make_model(data, "linear");
+  const Classifier classifier = Classifier::of(simd::kernels(), model);
+  std::size_t correct = 0;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const auto score = scores(classifier, data.image(i).data());
+    correct += std::ranges::max_element(score) - score.begin() == data.labels[i] ? 1 : 0;
+  }
+  mpi::Comm comm;
+  const Evaluation result = classifier.evaluate(comm, data);
+  CHECK(result.confusion.empty());
+  CHECK(result.images == 40);
+  CHECK(result.correct == correct);
+  CHECK(!result.mistakes.empty());
+}
+
 // Millionths of NaN were summed: undefined, and a loss of minus nine billion nats.
 TEST_CASE("a model whose loss is not finite is evaluated to NaN, and its classes are counted") {
   const data::Dataset data = small_data(40);
