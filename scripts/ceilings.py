@@ -85,23 +85,36 @@ def pooled(x, kind, factor):
     return functional.pixel_unshuffle(x, factor)
 
 
+def joined(planes, map, kind, factor, padding):
+    """An input of a layer as its weights meet it: planes are pooled and padded with clear bits one by one, and share weights."""
+    n, channels, height, width = map.shape
+    x = pooled(map.reshape(n * planes, channels // planes, height, width), kind, factor)
+    x = functional.pad(x, [padding] * 4, value=1.0)
+    return x.view(n, planes, *x.shape[1:]).sum(1) if planes > 1 else x
+
+
 class Layer(nn.Module):
-    def __init__(self, spec, channels):
+    """`inputs`: planes and rows of each; `offset`: standard deviations by which thresholds begin below the mean, so that few bits are set."""
+
+    def __init__(self, spec, inputs, offset):
         super().__init__()
         if spec["weights"] != "binary":
             sys.exit(f"ceilings.py: layer '{spec['name']}' has {spec['weights']} weights; expected binary ones")
-        if spec.get("thresholds", 1) != 1:
-            sys.exit(f"ceilings.py: layer '{spec['name']}' has {spec['thresholds']} thresholds; expected one")
-        self.spec = spec
+        self.spec, self.inputs = spec, inputs
+        self.planes = spec.get("thresholds", 1)
+        channels = sum(rows for _, rows in inputs) * (4 if spec["pool"] == "space_to_depth" else 1)
         self.latent = nn.Parameter(torch.empty(spec["width"], channels, spec["kernel"], spec["kernel"]).uniform_(-0.1, 0.1))
-        self.norm = nn.BatchNorm2d(spec["width"])
-        nn.init.constant_(self.norm.bias, 1.0)  # as thresholds begin, a standard deviation below the mean: few bits are set
+        self.norm = nn.BatchNorm2d(self.planes * spec["width"])
+        # Thresholds of a row begin 0.9 standard deviations apart, as in layerwise/layer_trainer.cpp.
+        offsets = offset + 0.9 * (torch.arange(self.planes) - (self.planes - 1) / 2)
+        self.norm.bias.data = offsets.repeat_interleave(spec["width"])
 
-    def forward(self, inputs):
-        height = min(x.shape[2] for x in inputs) // (1 if self.spec["pool"] == "none" else 2)
-        x = torch.cat([pooled(each, self.spec["pool"], each.shape[2] // height) for each in inputs], dim=1)
-        x = functional.pad(x, [self.spec["padding"]] * 4, value=1.0)
-        return Sign.apply(self.norm(functional.conv2d(x, Sign.apply(self.latent), stride=self.spec["stride"])))
+    def forward(self, maps):
+        height = min(x.shape[2] for x in maps) // (1 if self.spec["pool"] == "none" else 2)
+        x = torch.cat([joined(planes, each, self.spec["pool"], each.shape[2] // height, self.spec["padding"])
+                       for (planes, _), each in zip(self.inputs, maps)], dim=1)
+        x = functional.conv2d(x, Sign.apply(self.latent), stride=self.spec["stride"])
+        return Sign.apply(self.norm(x.repeat(1, self.planes, 1, 1)))
 
 
 class Head(nn.Module):
@@ -133,15 +146,17 @@ class Twin(nn.Module):
     def __init__(self, net, tensors, classes):
         super().__init__()
         self.encoder = Encoder(tensors)
-        channels = {"input": 2 * len(tensors["encoder.filters"])}
+        outputs = {"input": (1, 2 * len(tensors["encoder.filters"]))}  # planes and rows
         layers, heads = {}, {}
         for spec in net["layers"]:
-            grown = 4 if spec["pool"] == "space_to_depth" else 1
-            layers[spec["name"]] = Layer(spec, grown * sum(channels[name] for name in spec["inputs"]))
-            channels[spec["name"]] = spec["width"]
+            name = spec["name"]
+            options = next(stage.get("options", {}) for stage in net["stages"] if name in stage["train"])
+            layers[name] = Layer(spec, [outputs[each] for each in spec["inputs"]], -options.get("initial_offset", -1.0))
+            outputs[name] = (layers[name].planes, spec["width"])
         for name in net["classifier"]:
             spec = next(stage["head"] for stage in reversed(net["stages"]) if name in stage["heads"])
-            heads[name] = Head(spec, channels[name], classes)
+            planes, rows = outputs[name]
+            heads[name] = Head(spec, planes * rows, classes)
         self.layers, self.heads = nn.ModuleDict(layers), nn.ModuleDict(heads)
 
     def forward(self, pixels):

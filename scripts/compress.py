@@ -1,15 +1,16 @@
 """What scripts/repro-compress runs: a GPT by several processes, with whole gradients, with factors of them, and in local steps.
 
 compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 8,20] [--share S] [--net L,H,W] [--context T]
-[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--optimizer NAME] [--out
-FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a process sends (in local steps: sends or
-receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON. --local-rate is the learning rate of local
-steps, by default the root of the number of workers, up to 3, times the rate, or with --optimizer muon the rate; --outer has the rate and
-the momentum of the shared parameters. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of
+[--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--checkpoint-seconds S]
+[--optimizer NAME] [--format f32|1-6-9] [--out FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a
+process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON.
+--local-rate is the learning rate of local steps, by default the root of the number of workers, up to 3, times the rate, or with --optimizer
+muon the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of
 factors that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours, too. Local steps send
-the share S of differences, in B bits each, and keep the share --kept of the rest. With --kills one more training in local steps is killed
-that often, one process at a time. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times
-fewer, is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
+the share S of differences, in B bits each, and keep the share --kept of the rest; factors are sent in --format. With --kills every seed is
+trained once more in local steps (the first of --inner-steps), in which that many processes are killed, one at a time; they have checkpoints
+every --checkpoint-seconds. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer,
+is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
 
 import argparse
 import json
@@ -40,6 +41,8 @@ def train(options, rank, seed, shards=0):
     run = options.out / f"rank{rank}-seed{seed}{f'-shards{shards}' if shards else ''}"
     if not (run / "model.safetensors").exists():
         arguments = [*arguments_of(options, options.batch, seed, options.rate), "--compress-rank", rank]
+        if rank:
+            arguments += ["--compress-format", options.format]
         if (run / "options.ini").exists():
             arguments = ["--resume"]
         if shards:
@@ -64,7 +67,7 @@ def train_locally(options, inner_steps, seed, kills=0):
                      "--sent-share", options.share, "--value-bits", options.bits, "--kept-share", options.kept,
                      "--outer-rate", options.outer[0], "--outer-momentum", options.outer[1]]
         # Undisturbed, everybody is waited for; a killed one is waited for as long as its own steps take.
-        arguments += ["--checkpoint-seconds", 5] if kills else ["--deadline", 600]
+        arguments += ["--checkpoint-seconds", options.checkpoint_seconds] if kills else ["--deadline", 600]
         pause = 0.0
         if kills:
             pause = 0.5 * train_locally(options, inner_steps, seed)["seconds"] / kills
@@ -90,7 +93,8 @@ def parse():
     parser.add_argument("--local-rate", type=float)
     parser.add_argument("--bits", default="1")
     parser.add_argument("--optimizer", default="adamw")
-    for name, default in (("rate", 3e-3), ("share", 1 / 16), ("kept", 0.9)):
+    parser.add_argument("--format", choices=("f32", "1-6-9"), default="f32")
+    for name, default in (("rate", 3e-3), ("share", 1 / 16), ("kept", 0.9), ("checkpoint-seconds", 5)):
         parser.add_argument(f"--{name}", type=float, default=default)
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -112,6 +116,8 @@ def main():
         settings["local_rate"] = options.local_rate
     if options.optimizer != "adamw":
         settings["optimizer"] = options.optimizer
+    if options.format != "f32":
+        settings["format"] = options.format
     earlier_runs.require_same_settings(options.out, json.loads(json.dumps(settings)))
     print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens by {options.workers} processes, "
           f"{options.seeds} seeds")
@@ -143,10 +149,14 @@ def main():
         aims["local steps within the spread with 400 times fewer bytes"] = bool(good) and min(good) <= 1 / 400
     killed = None
     if options.kills and options.inner_steps:
-        killed = train_locally(options, options.inner_steps[0], 1, options.kills)
-        undisturbed = next(row for row in rows if row["name"] == f"every {options.inner_steps[0]} local steps")
-        print(f"{killed['kills']} kills, every {options.inner_steps[0]} local steps: {killed['loss']:.4f}")
-        aims["with kills within the spread of local steps"] = killed["loss"] <= max(undisturbed["losses"])
+        steps = options.inner_steps[0]
+        runs = [train_locally(options, steps, seed, options.kills) for seed in range(1, options.seeds + 1)]
+        losses = [run["loss"] for run in runs]
+        killed = {"losses": losses, "mean": statistics.mean(losses), "kills": [run["kills"] for run in runs]}
+        undisturbed = next(row for row in rows if row["name"] == f"every {steps} local steps")
+        print(f"every {steps} local steps, kills: {killed['mean']:.4f}  {min(losses):.4f} to {max(losses):.4f}; kills of each seed: "
+              f"{', '.join(map(str, killed['kills']))}")
+        aims["with kills within the spread of local steps"] = killed["mean"] <= max(undisturbed["losses"])
     print(json.dumps({"workers": options.workers, "steps": options.steps, "rows": rows, "killed": killed, "aims": aims}))
 
 

@@ -1,9 +1,10 @@
 """What scripts/repro-shakespeare runs: GPTs of Bitloom and of PyTorch on the same tokens with the same budget.
 
 shakespeare.py --data FILE [--torch] [--net L,H,W] [--context T] [--steps N] [--batch B] [--rate R] [--warmup N] [--seeds N]
-[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--muon 1000,250] [--muon-rate R] [--threads N]
-[--out FOLDER]: prints a table of validation losses in nats per token, a sample, and a line of JSON. --muon: rows of trainings by Muon, each
-of one of these numbers of steps, at --muon-rate or, as the program has it, four times the rate; with --torch also by torch.optim.Muon."""
+[--levels bytes,bpe] [--vocabulary V] [--bits 4,3,2,1] [--quantisers few-bit,act-nn] [--narrow-state] [--muon 1000,250] [--muon-rate R]
+[--threads N] [--out FOLDER]: prints a table of validation losses in nats per token, a sample, and a line of JSON. --narrow-state: a row of
+trainings whose AdamW keeps its means in 16 bits, the variance at most 5. --muon: rows of trainings by Muon, each of one of these numbers of
+steps, at --muon-rate or, as the program has it, four times the rate; with --torch also by torch.optim.Muon."""
 
 import argparse
 import json
@@ -201,6 +202,12 @@ def train_bitloom(options, level, seed, bits, quantiser="few-bit"):
     return train(options, level, seed, f"bitloom-{level}-{kept}-{seed}", options.steps, arguments)
 
 
+def train_narrow_state(options, level, seed):
+    arguments = ["--learning-rate", str(options.rate), "--warmup", str(warmup_of(options)), "--optimizer-state", "16-bit",
+                 "--variance-limit", "5"]
+    return train(options, level, seed, f"narrow-state-{level}-{seed}", options.steps, arguments)
+
+
 def train_muon(options, level, seed, steps):
     arguments = ["--optimizer", "muon", "--learning-rate", str(options.muon_rate)]
     return train(options, level, seed, f"muon-{level}-{steps}-{seed}", steps, arguments)
@@ -232,6 +239,7 @@ def parse():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--data", type=pathlib.Path, required=True)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--narrow-state", action="store_true")
     parser.add_argument("--net", default="4,4,128")
     parser.add_argument("--levels", default="bytes,bpe")
     parser.add_argument("--bits", default="4,3,2,1")
@@ -281,6 +289,9 @@ def main():
                 runs = [train_bitloom(options, level, seed, bits, quantiser) for seed in seeds]
                 name = f"{level}: Bitloom, {bits}-bit {'activations' if quantiser == 'few-bit' else quantiser}"
                 rows.append(show(name, runs, rows[0]))
+        if options.narrow_state:
+            runs = [train_narrow_state(options, level, seed) for seed in seeds]
+            rows.append(show(f"{level}: Bitloom, means in 16 bits", runs, rows[0]))
         for steps in map(int, filter(None, options.muon.split(","))):
             runs = [train_muon(options, level, seed, steps) for seed in seeds]
             rows.append(show(f"{level}: Bitloom, Muon, {steps} steps", runs, rows[0]))
