@@ -15,7 +15,13 @@ void Interval::add(const StepReport& report) {
   norm = std::max(norm, report.gradient_norm);
   skipped += report.skipped ? 1 : 0;
   skipped_blocks += report.skipped_blocks;
+  narrowed += report.narrowed;
+  clamped += report.clamped;
   last = report;
+}
+
+double Interval::clamped_share() const {
+  return narrowed == 0 ? 0 : static_cast<double>(clamped) / static_cast<double>(narrowed);
 }
 
 Json Interval::line(bool is_shared) const {
@@ -28,13 +34,15 @@ Json Interval::line(bool is_shared) const {
   if (skipped != 0) line["skipped"] = skipped;
   if (last.loss_scale != 1) line["loss_scale"] = last.loss_scale;
   if (skipped_blocks != 0) line["skipped_blocks"] = skipped_blocks;
+  if (narrowed != 0) line["clamped"] = clamped;
   if (!last.block_scales.empty()) line["block_scales"] = last.block_scales;
   return line;
 }
 
 Json to_json(const Interval& interval) {
-  return {{"targets", interval.targets}, {"loss", interval.loss},       {"norm", interval.norm},
-          {"seconds", interval.seconds}, {"skipped", interval.skipped}, {"skipped_blocks", interval.skipped_blocks}};
+  return {{"targets", interval.targets},   {"loss", interval.loss},       {"norm", interval.norm},
+          {"seconds", interval.seconds},   {"skipped", interval.skipped}, {"skipped_blocks", interval.skipped_blocks},
+          {"narrowed", interval.narrowed}, {"clamped", interval.clamped}};
 }
 
 Interval interval_of(const Json& json) {
@@ -49,6 +57,8 @@ Interval interval_of(const Json& json) {
   interval.seconds = number("seconds");
   interval.skipped = json.value("skipped", std::uint64_t{0});
   interval.skipped_blocks = json.value("skipped_blocks", std::uint64_t{0});
+  interval.narrowed = json.value("narrowed", std::uint64_t{0});
+  interval.clamped = json.value("clamped", std::uint64_t{0});
   return interval;
 }
 

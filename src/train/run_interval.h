@@ -14,10 +14,13 @@ struct Interval {
   double norm = 0;  // the largest
   double seconds = 0;
   std::uint64_t skipped = 0;
-  std::uint64_t skipped_blocks = 0;  // sum
+  std::uint64_t skipped_blocks = 0;         // sum
+  std::uint64_t narrowed = 0, clamped = 0;  // sums (StepReport)
   StepReport last;
 
   void add(const StepReport& report);
+  // Share of the numbers of PowerSGD's messages in 1-6-9 that were too large for it; 0 without any.
+  double clamped_share() const;
   // Part of a line of metrics about these steps alone; is_shared: several processes make them. There is at least one target.
   nlohmann::json line(bool is_shared) const;
 };

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/field.h"
 #include "core/utc.h"
 #include "run/folder.h"
 
@@ -15,6 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
+
+// Share of the numbers in messages of 1-6-9. The next steps' messages carry what one lacks, from the error buffers, unless they
+// lack as much again.
+constexpr double many_clamped = 0.01;
 
 }  // namespace
 
@@ -37,6 +42,7 @@ void RunRecord::take(const Json& state) {
     result_.best_step = state.value("best_step", std::uint64_t{0});
     if (state.contains("best_accuracy")) result_.best_accuracy = state["best_accuracy"].get<double>();
   }
+  told_of_clamping_ = state.value("told_of_clamping", false);
   if (const auto interval = state.find("interval"); interval != state.end()) interval_ = interval_of(*interval);
   open_.set_earlier(result_.seconds);
 }
@@ -46,6 +52,7 @@ Json RunRecord::state() const {
                 {"seconds", open_.elapsed()},     {"metrics_size", open_.metrics().size()},
                 {"run_steps", options_.steps},    {"interval", to_json(interval_)},
                 {"keep_best", options_.keep_best}};
+  if (told_of_clamping_) state["told_of_clamping"] = true;
   if (events_) state["events_size"] = events_->size();
   if (result_.best_loss) {
     state["best_loss"] = *result_.best_loss;
@@ -113,7 +120,17 @@ void RunRecord::write_steps() {
   line["seconds"] = open_.elapsed();
   line["memory_bytes"] = trainer_.engine().pool().total().peak;
   open_.metrics().write(line);
+  tell_of_clamping();
   interval_ = {};
+}
+
+void RunRecord::tell_of_clamping() {
+  const double share = interval_.clamped_share();
+  if (share <= many_clamped || std::exchange(told_of_clamping_, true)) return;
+  progress_.line(
+      fmt::format("step {}/{}: {:.0f}% of the numbers in factors of gradients are beyond 15.98, where {} 1-6-9 ends, and go as "
+                  "that, so that gradients arrive late or not at all; f32 holds them",
+                  trainer_.steps(), options_.steps, 100 * share, marked_field("compress_format")));
 }
 
 bool RunRecord::write_evaluation(const Evaluated& found) {

@@ -46,6 +46,7 @@ class RunRecord {
   std::string rate_text(std::uint64_t targets, double seconds) const;
   void show(const StepReport& report);
   void take(const nlohmann::json& state);
+  void tell_of_clamping();
 
   Trainer& trainer_;
   const RunOptions& options_;
@@ -55,6 +56,7 @@ class RunRecord {
   RunResult result_;
   Interval interval_;
   bool told_of_checkpoint_ = false;
+  bool told_of_clamping_ = false;
   double training_seconds_ = 0;
   std::uint64_t steps_here_ = 0;
 };

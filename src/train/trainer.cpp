@@ -241,9 +241,9 @@ void Trainer::begin_gradients() {
   if (!sharding_ || sharding_->level() == ShardLevel::optimizer) nn::clear_gradients(engine_, parameters_);
 }
 
-void Trainer::sum_gradients() {
+void Trainer::sum_gradients(StepReport& report) {
   if (!buckets_ && !sharding_) nn::settle_gradients(engine_, parameters_);
-  sum_over_data();
+  sum_over_data(report);
   // After that, as where gradients are sharded: the same bits.
   pipeline_->sum_shared_gradients();
 }
@@ -254,14 +254,16 @@ std::vector<nn::Tensor> Trainer::moved_gradients() const {
   return gradients;
 }
 
-void Trainer::sum_over_data() {
+void Trainer::sum_over_data(StepReport& report) {
   const EventSpan span(&log_, EventKind::reduce, 0, 0, &engine_);
   if (buckets_) return buckets_->finish();
   if (sharding_) sharding_->reduce_gradients();
   if (!power_sgd_ && (sum_ == nullptr || sharding_)) return;
   std::vector<nn::Tensor> tensors = moved_gradients();
   if (power_sgd_) {
-    power_sgd_->finish(tensors);
+    const PowerSgdReport factors = power_sgd_->finish(tensors);
+    report.narrowed = factors.narrowed;
+    report.clamped = factors.clamped;
   } else {
     sum_->sum(tensors);
   }
@@ -351,7 +353,7 @@ StepReport Trainer::step() {
   }
   Loss loss = pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale);
   report.stash_bytes = pipeline_->peak_stash_bytes();
-  sum_gradients();
+  sum_gradients(report);
   loss = sum_over_grid(loss);
   report.targets = loss.count;
   report.loss = loss.sum / static_cast<double>(std::max<std::uint64_t>(loss.count, 1));

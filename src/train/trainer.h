@@ -99,6 +99,8 @@ struct StepReport {
   bool skipped = false;              // a gradient was not finite
   std::vector<double> block_scales;  // of residual blocks, where they have their own
   std::uint64_t skipped_blocks = 0;  // whose gradients were not finite
+  std::uint64_t narrowed = 0;        // numbers of PowerSGD's messages in 1-6-9: this process's, and the sums
+  std::uint64_t clamped = 0;         // those of them that it did not hold
   std::uint64_t targets = 0;
   std::uint64_t stash_bytes = 0;  // of this process, at most
   std::uint64_t sent_bytes = 0;   // that this process gave to others or to sums with them (mpi::Traffic)
@@ -182,8 +184,8 @@ class Trainer {
   // Those of first .. first + count - 1 that this data rank has.
   std::vector<std::uint64_t> own_micro_batches(std::uint64_t first, std::uint64_t count) const;
   void begin_gradients();
-  void sum_gradients();
-  void sum_over_data();
+  void sum_gradients(StepReport& report);
+  void sum_over_data(StepReport& report);
   void take_over(mpi::Comm& group, nn::Tensor& tensor, int root = 0);
   void share_matrices();
   // The norm of all gradients without their scales, not finite if the step is to be skipped; and the blocks that it lacks,

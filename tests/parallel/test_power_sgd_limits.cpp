@@ -24,8 +24,12 @@ TEST_CASE("factors in 1-6-9 are those in f32, rounded", "[power_sgd]") {
   options.p_scale = 4;
   options.q_scale = 8;
   Exchange narrow(usual_shapes(), options);
-  exact.step(1);
-  CHECK(narrow.step(1).clamped == 0);
+  CHECK(exact.step(1).narrowed == 0);
+  const PowerSgdReport report = narrow.step(1);
+  CHECK(report.clamped == 0);
+  // Two bytes of a term and of a sum.
+  const PowerSgdBytes bytes = power_sgd_bytes(usual_shapes(), FloatFormat::f1_6_9);
+  CHECK(report.narrowed == bytes.p + bytes.q);
   for (const std::size_t i : {0U, 2U}) CHECK(difference(narrow.result(i), exact.result(i)) < 1e-2);
   for (const std::size_t i : {1U, 3U}) CHECK(narrow.result(i) == exact.result(i));
 }

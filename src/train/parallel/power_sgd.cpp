@@ -342,6 +342,7 @@ void PowerSgd::update_error(Matrix& matrix, bool is_skipped, std::span<const flo
 }
 
 void PowerSgd::clamp(std::span<f1_6_9> values) {
+  report_.narrowed += values.size();
   for (f1_6_9& x : values) {
     const f1_6_9 kept = clamped(x);
     report_.clamped += kept == x ? 0 : 1;

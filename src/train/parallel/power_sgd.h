@@ -77,7 +77,8 @@ struct PowerSgdReport {
   // is not finite, upon which the caller skips the update of all of them (step 10). The same bits on all processes.
   double squares = 0;
   std::size_t not_finite = 0;  // gradients
-  std::size_t clamped = 0;  // terms of this process and sums that 1-6-9 did not hold: if there are many, scales are too large
+  std::size_t narrowed = 0;    // terms of this process and sums in messages of 1-6-9
+  std::size_t clamped = 0;     // those of them that it did not hold: if there are many, scales are too large
 };
 
 // Names and tensors of f32.
