@@ -124,6 +124,14 @@ void declare_compress_format(Options& options, std::string& format) {
                  "Numbers of such factors in messages: f32, or 1-6-9, which takes half the bytes");
 }
 
+void declare_compress_start(Options& options, std::string& start) {
+  options.choice("compress-start", start, {"fixed", "warm"},
+                 "Matrix that such factors are formed by: fixed, a random one, the same in every step; warm, the factor of the "
+                 "step before (Vogels et al. 2019), without shards");
+}
+
+bool is_warm_start(const std::string& start) { return start == "warm"; }
+
 void declare_recompute(Options& options, std::string& recompute) {
   options.choice("recompute", recompute, plan::recompute_names(),
                  "Recomputation in the backward pass; block, stage: only the input of every block, or of every stage, is kept: "

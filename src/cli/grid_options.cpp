@@ -56,7 +56,8 @@ void GridSettings::declare(Options& options, std::size_t fewest, bool has_tensor
 }
 
 void GridSettings::declare_compression(Options& options, bool with_local_steps) {
-  static const std::vector<Options::Need> needs{{"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}};
+  static const std::vector<Options::Need> needs{
+      {"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}, {"compress-start", "ranks", {}}};
   options.needs(needs);
   has_compression = true;
   has_local_steps = with_local_steps;
@@ -64,6 +65,7 @@ void GridSettings::declare_compression(Options& options, bool with_local_steps) 
                 "Rank of factors that data-parallel ranks exchange instead of the gradients of matrices (PowerSGD); 0: none, "
                 "and a comparison of all");
   declare_compress_format(options, compress_format);
+  declare_compress_start(options, compress_start);
 }
 
 void GridSettings::check() const {
@@ -131,6 +133,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   options.shard_ranks = settings.shard_ranks;
   options.compress_rank = settings.compress_rank;
   options.compress_format = train::float_format_named(settings.compress_format);
+  options.compress_warm = is_warm_start(settings.compress_start);
   const plan::FloatCluster cluster = settings.make_cluster(memory);
   const auto ranks = static_cast<int>(settings.ranks);
   plan::GridWish wish;

@@ -24,11 +24,11 @@ struct GridSettings {
   bool has_compression = false;  // the trainer's, whose plans are compared
   bool has_local_steps = false;  // and these
   std::size_t compress_rank = 0;
-  std::string compress_format = "f32";
+  std::string compress_format = "f32", compress_start = "fixed";
 
   // fewest: of ranks; 0, the default then, has no grid. has_tensor: whether tensor groups can divide the model's layers.
   void declare(Options& options, std::size_t fewest, bool has_tensor = true);
-  // --compress-rank and --compress-format, of models whose training has them.
+  // --compress-rank and what goes with it, of models whose training has them.
   void declare_compression(Options& options, bool with_local_steps);
   // Throws usage errors: options without effect.
   void check() const;

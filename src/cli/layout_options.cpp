@@ -58,7 +58,9 @@ void LayoutSettings::declare_compression(Options& options) {
       "compress-rank", compress_rank, 0, any_count,
       "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
   declare_compress_format(options, compress_format);
-  static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}}};
+  declare_compress_start(options, compress_start);
+  static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}},
+                                                {"compress-start", "compress-rank", {}}};
   options.needs(needs);
 }
 
@@ -80,6 +82,7 @@ train::Layout LayoutSettings::make_layout(mpi::Grid& grid, const nn::Sequence& n
   layout.events.first_steps = log_events;
   layout.compress_rank = compress_rank;
   layout.compression.messages = train::float_format_named(compress_format);
+  layout.compression.warm_start = is_warm_start(compress_start);
   return layout;
 }
 
@@ -91,6 +94,7 @@ void LayoutSettings::add_to(plan::FloatOptions& options, const nn::Sequence& net
   options.shard_ranks = shard_ranks;
   options.compress_rank = compress_rank;
   options.compress_format = train::float_format_named(compress_format);
+  options.compress_warm = is_warm_start(compress_start);
 }
 
 train::Partition LayoutSettings::parts(const nn::Sequence& net) const {
@@ -122,6 +126,8 @@ void LayoutSettings::refuse_samples(const Options& options, const std::string& e
 void LayoutSettings::add_compression(nlohmann::json& identity) const {
   if (compress_rank != 0) identity["compress_rank"] = compress_rank;
   if (compress_format != LayoutSettings().compress_format) identity["compress_format"] = compress_format;
+  // Runs of before have no such field.
+  if (compress_start != LayoutSettings().compress_start) identity["compress_start"] = compress_start;
 }
 
 void LayoutSettings::announce_compression(Terminal& terminal, mpi::Grid& grid, const plan::FloatModel& model,

@@ -26,11 +26,11 @@ struct LayoutSettings {
   std::size_t shard_ranks = 0;
   std::size_t log_events = 0;
   std::size_t compress_rank = 0;
-  std::string compress_format = "f32";
+  std::string compress_format = "f32", compress_start = "fixed";
 
   // All, for training; without --tensor where no layer can be divided.
   void declare(Options& options, bool has_tensor = true);
-  // --compress-rank and --compress-format, of nets whose residual blocks have matrices.
+  // --compress-rank and what goes with it, of nets whose residual blocks have matrices.
   void declare_compression(Options& options);
   // The grid alone, for what uses a trained net.
   void declare_grid(Options& options, bool has_tensor = true);

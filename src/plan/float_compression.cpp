@@ -46,7 +46,8 @@ std::vector<train::PowerSgdShape> shapes_of(const FloatModel& model, std::size_t
 
 }  // namespace
 
-CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards) {
+CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards,
+                                bool warm_start) {
   CompressionNeeds most;
   for (std::size_t shard = 0; shard < shards; ++shard) {
     const std::vector<train::PowerSgdShape> shapes = shapes_of(model, rank, shards, shard);
@@ -55,11 +56,13 @@ CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train
     for (const train::PowerSgdShape& shape : shapes) {
       if (shape.rank == 0) continue;
       needs.error_bytes += shape.rows * shape.columns * sizeof(float);
-      // P is the shorter factor.
-      needs.query_bytes += std::max(shape.rows, shape.columns) * shape.rank * sizeof(float);
+      // P is the shorter factor, but where each step begins with the last one's.
+      const std::size_t query_rows = warm_start ? shape.columns : std::max(shape.rows, shape.columns);
+      needs.query_bytes += query_rows * shape.rank * sizeof(float);
       // P, Q, and the gradient that they make.
       needs.operations += 3 * 2.0 * static_cast<double>(shape.rows * shape.columns * shape.rank);
     }
+    needs.saved_bytes = needs.error_bytes + (warm_start ? needs.query_bytes : 0);
     if (needs.sent.sum() > most.sent.sum()) most = needs;
   }
   return most;

@@ -16,11 +16,14 @@ struct CompressionNeeds {
   train::PowerSgdBytes sent;      // to the sums of a step
   std::uint64_t error_bytes = 0;  // error buffers
   std::uint64_t query_bytes = 0;  // the matrices Q by which factors are formed
+  std::uint64_t saved_bytes = 0;  // of these, in checkpoints
   double operations = 0;          // of products of gradients and factors, in a step
 };
 
 // Needs of ranks that each have the whole model, or one of several shards of it: then of the shard that has the most. rank: at
-// least 1. format: of factors in messages. A matrix whose factors would have no fewer numbers goes as it is.
-CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards = 1);
+// least 1. format: of factors in messages. A matrix whose factors would have no fewer numbers goes as it is. warm_start:
+// train::PowerSgdOptions::warm_start.
+CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards = 1,
+                                bool warm_start = false);
 
 }  // namespace bitloom::plan

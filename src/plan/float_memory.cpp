@@ -134,10 +134,10 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
                       share(without_masters(whole)) * (layout.parameter_bytes - layout.value_bytes) +
                       (share(whole.vectors) + share(frozen.all()) + states * share(whole.all())) * layout.parameter_bytes -
                       saved * share(whole.block_matrices);
-  // The sums of error buffers over the ranks that have the same, and each one's share of these.
-  const std::uint64_t errors = layout.compression.error_bytes;
-  memory.optimizer += errors + layout.compression.query_bytes;
-  memory.checkpoint += errors + (errors + layout.copies() - 1) / layout.copies();
+  memory.optimizer += layout.compression.error_bytes + layout.compression.query_bytes;
+  // The sums of error buffers over the ranks that have the same, the last Q of a warm start, and each one's share of these.
+  const std::uint64_t saved_factors = layout.compression.saved_bytes;
+  memory.checkpoint += saved_factors + (saved_factors + layout.copies() - 1) / layout.copies();
   return memory;
 }
 

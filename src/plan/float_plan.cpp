@@ -116,8 +116,8 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
     return reason;
   }
   if (options.compress_rank > 0) {
-    const std::string reason =
-        train::reason_against_compression(options.compress_rank, grid, options.shard, options.shard_ranks);
+    const std::string reason = train::reason_against_compression(options.compress_rank, grid, options.shard,
+                                                                 options.shard_ranks, options.compress_warm);
     if (!reason.empty()) return reason;
   }
   if (options.batch == 0 || options.batch % data != 0) {

@@ -82,19 +82,17 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
     fail_field(ErrorKind::usage, "compress_rank", "{} with {}; expected {}", layout.compress_rank, found, expected);
   };
   const auto shard_ranks = static_cast<std::size_t>(grid.is_divided() ? grid.shards().size() : 0);
-  const std::string reason = reason_against_compression(layout.compress_rank, grid.shape(), layout.shard, shard_ranks);
+  const std::string reason =
+      reason_against_compression(layout.compress_rank, grid.shape(), layout.shard, shard_ranks, layout.compression.warm_start);
   if (!reason.empty()) fail(ErrorKind::usage, "{}", reason);
-  if (layout.compression.warm_start && layout.shard != ShardLevel::none && shard_ranks > 1) {
-    refuse(fmt::format("`shard_ranks` {}", shard_ranks), "no warm start");
-  }
   if (engine.device().kind != nn::Device::Kind::cpu) refuse("`device` cuda", "`device` cpu");
   if (options.values == DType::f64) refuse("`dtype` f64", "`dtype` f32, bf16 or f16");
 }
 
 }  // namespace
 
-std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard,
-                                       std::size_t shard_ranks) {
+std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard, std::size_t shard_ranks,
+                                       bool warm_start) {
   const auto reason = [&](const char* field, const auto& found, const char* expected) {
     const std::string marked = marked_field(field);
     return fmt::format("{}: {} with {} {}; expected {} {}", marked_field("compress_rank"), rank, marked, found, marked,
@@ -102,9 +100,14 @@ std::string reason_against_compression(std::size_t rank, const mpi::GridShape& s
   };
   if (shard != ShardLevel::none) {
     const std::string divided = marked_field("shard_ranks");
+    const std::string level = shard_level_names()[static_cast<std::size_t>(shard)];
+    // No checkpoint has a Q that matrices divided otherwise could begin with.
+    if (warm_start && shard_ranks != 1) {
+      return fmt::format("{}: warm with {} {}; expected fixed, or {} none", marked_field("compress_start"),
+                         marked_field("shard"), level, marked_field("shard"));
+    }
     if (shard_ranks == 0) {
-      return reason("shard", shard_level_names()[static_cast<std::size_t>(shard)], "none") +
-             fmt::format(", or {} of which there are several groups", divided);
+      return reason("shard", level, "none") + fmt::format(", or {} of which there are several groups", divided);
     }
     if (rank % shard_ranks != 0) {
       return fmt::format("{}: {}; expected a multiple of {} {}", marked_field("compress_rank"), rank, divided, shard_ranks);

@@ -60,9 +60,9 @@ struct TrainOptions {
 void check(const TrainOptions& options);
 
 // "" or why processes of a grid of this shape cannot exchange gradients by factors of a rank above 0, with the fields' names.
-// shard_ranks: those that the grid has; 0: its data ranks are not divided.
-std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard,
-                                       std::size_t shard_ranks);
+// shard_ranks: those that the grid has; 0: its data ranks are not divided. warm_start: PowerSgdOptions::warm_start.
+std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard, std::size_t shard_ranks,
+                                       bool warm_start);
 
 // "" or why processes of a grid of this shape cannot train by this update rule, with the fields' names: Muon needs whole
 // matrices.

@@ -92,6 +92,9 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
        "--compress-rank: 2 with --shard optimizer; expected --shard none, or --shard-ranks of which there are several"},
       {"--ranks 8 --compress-rank 2 --shard optimizer --shard-ranks 4",
        "--compress-rank: 2; expected a multiple of --shard-ranks 4"},
+      {"--compress-start warm", "--compress-start: warm has no effect; it needs --ranks"},
+      {"--ranks 8 --compress-rank 4 --compress-start warm --shard optimizer --shard-ranks 4",
+       "--compress-start: warm with --shard optimizer; expected fixed, or --shard none"},
       {"--ranks 8 --pipeline 1 --tensor 1 --shard optimizer --shard-ranks 3",
        "--shard-ranks: 3; expected a divisor of the 8 data-parallel ranks"},
       {"--ranks 8 --shard-ranks 2", "--shard-ranks: 2 has no effect; it needs another --shard than none"},
@@ -154,6 +157,13 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
   CHECK(own["grids"].size() == 1);
   CHECK(own["grids"][0]["stages"] == compared[2]["stages"]);
   CHECK(own["grids"][0]["step_seconds"] == compared[2]["step_seconds"]);
+  // A warm start keeps a Q of as many rows as the matrix has columns, and checkpoints have it.
+  const auto memory = [](const nlohmann::json& grids, const char* what) {
+    return grids[0]["stages"][0]["memory"][what].get<std::uint64_t>();
+  };
+  const nlohmann::json warm = plan("--link 10Mbit/100ms --compress-rank 2 --compress-start warm").second["grids"];
+  CHECK(memory(warm, "optimizer") < memory(own["grids"], "optimizer"));
+  CHECK(memory(warm, "checkpoint") > memory(own["grids"], "checkpoint"));
   CHECK(has(plan("--link 1000Gbit/1us").first, "factors do not pay: "));
   CHECK_FALSE(has(plan("--link 10Mbit/100ms --shard optimizer").first, "exchange gradients whole"));
 }

@@ -243,6 +243,8 @@ TEST_CASE("processes divide a text-to-image transformer, and send factors of its
   refuse({"--pipeline", "3"}, "--pipeline: 3 does not divide 2 ranks");
   refuse({"--tensor", "2", "--heads", "1"}, "--heads: 1; expected a multiple of the 2 processes that divide each layer");
   refuse({"--pipeline", "2", "--compress-rank", "4"}, "--compress-rank: 4");
+  refuse({"--compress-rank", "4", "--compress-start", "warm", "--shard", "optimizer"},
+         "--compress-start: warm with --shard optimizer; expected fixed, or --shard none");
 }
 
 TEST_CASE("a text-to-image transformer trains as the paper's does in 16 bits", "[dalle]") {

@@ -197,24 +197,30 @@ TEST_CASE("a gradient that is not finite is named where gradients are compressed
 }
 
 TEST_CASE("error buffers are in the memory that is planned", "[power_sgd]") {
-  const auto measured = [](std::size_t rank) {
-    CompressedRun run(rank, nullptr);
+  const auto measured = [](std::size_t rank, bool is_warm) {
+    CompressedRun run(rank, nullptr, is_warm ? test::warm() : PowerSgdOptions{});
     return run.engine.pool().count(nn::Use::optimizer).now;
   };
-  const auto planned = [](std::size_t rank) {
+  const auto planned = [](std::size_t rank, bool is_warm) {
     plan::FloatOptions options;
     options.batch = micro_batches;
     options.compress_rank = rank;
+    options.compress_warm = is_warm;
     options.train = CompressedRun::options(DType::f32);
     return plan::plan_grid(plan::describe_gpt(test::small_gpt()), {}, options, plan::FloatCluster()).memory();
   };
   // Some matrices go as they are with rank 14, by which factors would be larger.
-  for (const std::size_t rank : {1, 2, 14}) {
-    INFO(rank);
-    CHECK(measured(rank) - measured(0) == planned(rank).optimizer - planned(0).optimizer);
+  for (const bool is_warm : {false, true}) {
+    for (const std::size_t rank : {1, 2, 14}) {
+      CAPTURE(rank, is_warm);
+      CHECK(measured(rank, is_warm) - measured(0, is_warm) == planned(rank, is_warm).optimizer - planned(0, is_warm).optimizer);
+    }
+    // Sums of the error buffers of two blocks with 12 x 24 x 24 elements, of a warm start the last Q with two numbers for each
+    // column, and a process's share of them.
+    const std::size_t elements = 2 * 12 * 24 * 24 + (is_warm ? 2 * 2 * 9 * 24 : 0);
+    CHECK(planned(2, is_warm).checkpoint - planned(0, is_warm).checkpoint == 2 * elements * sizeof(float));
   }
-  // Sums of the error buffers of two blocks with 12 x 24 x 24 elements, and a process's share of them.
-  CHECK(planned(2).checkpoint - planned(0).checkpoint == 2 * 2 * 12 * 24 * 24 * sizeof(float));
+  CHECK(planned(2, true).optimizer < planned(2, false).optimizer);
 }
 
 TEST_CASE("compression is refused with what it cannot be combined with", "[power_sgd]") {

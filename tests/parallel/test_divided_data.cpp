@@ -360,7 +360,8 @@ TEST_CASE("shards compress only where there are copies of them, by a rank that t
   CHECK(refusal(2, 5) == "`compress_rank`: 5; expected a multiple of `shard_ranks` 2");
   PowerSgdOptions warm;
   warm.warm_start = true;
-  CHECK(refusal(2, 4, warm) == "`compress_rank`: 4 with `shard_ranks` 2; expected no warm start");
+  CHECK(refusal(2, 4, warm) == "`compress_start`: warm with `shard` optimizer; expected fixed, or `shard` none");
+  CHECK(refusal(1, 4, warm) == "no error");
   CHECK(test::message_of(ErrorKind::usage, [&] { DividedRun(3, ShardLevel::optimizer); }) ==
         "`shard_ranks`: 3; expected a divisor of the 4 data-parallel ranks");
 }

@@ -57,6 +57,7 @@ GridBytes train_task(mpi::Grid& grid, nn::Engine& engine, train::Task& task, con
   layout.recompute_stages = options.recompute == Recompute::stage;
   layout.compress_rank = options.compress_rank;
   layout.compression.messages = options.compress_format;
+  layout.compression.warm_start = options.compress_warm;
   train::Trainer trainer(engine, task, options.train, layout);
   trainer.share();
   const GridBytes before = counted(grid);
@@ -179,6 +180,7 @@ TEST_CASE("data-parallel processes that exchange factors send what is planned", 
     options.compress_rank = rank;
     for (const train::FloatFormat format : {train::FloatFormat::f32, train::FloatFormat::f1_6_9}) {
       options.compress_format = format;
+      options.compress_warm = rank == 7;
       const FloatPlan plan = plan_grid(describe_gpt(config), grid, options, FloatCluster());
       const GridBytes sent = train_in(grid, config, options);
       CHECK(largest_by_stage(grid, sent.data).front() == counts_of(plan.stages.front().data));
