@@ -64,6 +64,11 @@ report::Filters filters_of(const layerwise::Encoder& encoder) {
   return filters;
 }
 
+// The findings of `bitloom inspect RUN --flips`, null without any.
+Json flips_of(const fs::path& run) {
+  return fs::exists(run / flips_file) ? Json::parse(read_text(run / flips_file), nullptr, false) : Json();
+}
+
 report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   report::ReportInput input;
   input.title = fs::absolute(run).lexically_normal().filename().string();
@@ -77,7 +82,7 @@ report::ReportInput gather(const fs::path& run, Terminal& terminal) {
   if (input.kind == models::cnn_kind) add_cnn(input, run, terminal);
   add_pairs(input, run, terminal);
   if (!input.kind.empty()) return input;
-  if (fs::exists(run / flips_file)) input.flips = Json::parse(read_text(run / flips_file), nullptr, false);
+  input.flips = flips_of(run);
   const std::optional<fs::path> file = trained_file(run);
   if (!file) return input;
   const TensorFile tensors = TensorFile::load(*file, Checksum::required);
@@ -141,6 +146,7 @@ report::ReportInput gather_for_comparison(const fs::path& run) {
   }
   input.kind = report::model_kind(input);
   if (input.kind.empty()) input.kind = kind_by_files(run);
+  if (input.kind.empty()) input.flips = flips_of(run);
   return input;
 }
 
@@ -189,9 +195,10 @@ int report(Session& session, std::span<const std::string> args) {
       "also its layers and\n"
       "filters and, from the run's test images, the confusion matrix and the surest mistakes; of a discrete VAE held-out\n"
       "images beside their reconstructions, and its codes; of a text-to-image transformer the images that it drew as it\n"
-      "trained; of a contrastive model which captions are near which images; of a GPT texts that it drew. Of several runs, or "
-      "of a "
-      "folder of runs, one page that compares them: results, curves over each other, the options that differ.");
+      "trained; of a contrastive model which captions are near which images; of a GPT texts that it drew. Of several runs, or\n"
+      "of a folder of runs, one page that compares them: results, curves over each other, what flips would do where "
+      "`bitloom\n"
+      "inspect RUN --flips` has studied it, the options that differ.");
   options.arguments(arguments, "RUN", 1, 1000);
   options.text(
       "out", out, "FILE",

@@ -1,4 +1,5 @@
-// Several runs on one page: what came of each, their curves over each other, and the options in which they differ.
+// Several runs on one page: what came of each, their curves over each other, what flips would do, and the options in which they
+// differ.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -251,7 +252,9 @@ std::string render_comparison(const std::vector<ReportInput>& given) {
     inputs.push_back(input);
   }
   const std::string title = fmt::format("{} runs", inputs.size());
-  return page(title, "", "<header><h1>" + title + "</h1></header>\n" + results(runs) + curves(runs) + differences(inputs));
+  return page(
+      title, "",
+      "<header><h1>" + title + "</h1></header>\n" + results(runs) + curves(runs) + flips_of_runs(inputs) + differences(inputs));
 }
 
 }  // namespace bitloom::report

@@ -31,7 +31,7 @@ std::string to_svg(const BarChart& chart) {
   double label_width = 0, note_width = 0;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     range.add(sums[i]);
-    label_width = std::max(label_width, text_width(shorten(chart.rows[i], longest_label), chart_font));
+    label_width = std::max(label_width, text_width(shorten_middle(chart.rows[i], longest_label), chart_font));
     if (!chart.row_notes.empty()) note_width = std::max(note_width, text_width(chart.row_notes[i], chart_font));
   }
   const double left = label_width + 10;
@@ -53,7 +53,7 @@ std::string to_svg(const BarChart& chart) {
   for (std::size_t i = 0; i < chart.rows.size(); ++i) {
     const double y = top + row_height * static_cast<double>(i) + (row_height - bar_height) / 2 + 2;
     svg += fmt::format("<g><title>{}</title>", escape(chart.rows[i])) +
-           svg_text(left - 8, y + 13, "end", shorten(chart.rows[i], longest_label)) + "</g>";
+           svg_text(left - 8, y + 13, "end", shorten_middle(chart.rows[i], longest_label)) + "</g>";
     double sum = 0;
     for (const BarSeries& series : chart.series) {
       const double value = usable(series.values[i]);

@@ -121,8 +121,9 @@ std::string model_kind(const ReportInput& input);
 // when the sizes of filters do not fit their taps, or those of images their pixels.
 std::string render_report(const ReportInput& input);
 
-// A page that compares runs, at least two, of the same kind or of several, the best first: results, curves over each other, and
-// the options that differ. Of each it takes the title, the kind, the metrics and, as `config`, its options by name.
+// A page that compares runs, at least two, of the same kind or of several, the best first: results, curves over each other,
+// what flips would do, and the options that differ. Of each it takes the title, the kind, the metrics, the study of flips and,
+// as `config`, its options by name.
 std::string render_comparison(const std::vector<ReportInput>& given);
 
 }  // namespace bitloom::report

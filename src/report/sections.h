@@ -58,6 +58,8 @@ std::string weight_activity(const RunLog& log);
 std::string messages(const RunLog& log);
 // section_flips.cpp
 std::string flips(const ReportInput& input);
+// The same for all runs of a page; colours go by their order.
+std::string flips_of_runs(const std::vector<const ReportInput*>& inputs);
 std::string time_split(const RunLog& log);
 std::string stage_table(const RunLog& log);
 // section_timeline.cpp: of the last step in the lines of events.jsonl.

@@ -66,6 +66,12 @@ TEST_CASE("flips of a run's weights are studied, kept and drawn", "[train]") {
   }
   REQUIRE(run_program(folder.path(), {"report", "run"}).code == 0);
   CHECK(has(read_file(folder / "run/report.html"), "What flips would do"));
+  std::filesystem::copy(folder / "run", folder / "bare", std::filesystem::copy_options::recursive);
+  std::filesystem::remove(folder / "bare/flips.json");
+  REQUIRE(run_program(folder.path(), {"report", "run", "bare", "--out", "both.html"}).code == 0);
+  const std::string both = read_file(folder / "both.html");
+  CHECK(has(both, "What flips would do"));
+  CHECK(has(both, "(<code>bitloom inspect RUN --flips</code>): bare."));
 
   const auto refused = [&](const Args& args, int code, const char* text) {
     const Outcome outcome = run_program(folder.path(), args);

@@ -51,6 +51,22 @@ ReportInput float_run(const std::string& title) {
   return run;
 }
 
+// A layer of which this share of single flips lowers the loss: one flip keeps its promise, a hundred keep `kept` percent of it.
+json studied_layer(const char* name, double lower, double kept) {
+  const auto together = [](int flips, double predicted, double realised) {
+    return json{{"flips", flips}, {"predicted", predicted}, {"realised", realised}, {"on_others", realised / 2}};
+  };
+  return json{{"layer", name}, {"weights", 900},
+              {"moves", 900},  {"lower", lower},
+              {"neutral", 0},  {"together", {together(1, -0.001, -0.001), together(100, -0.08, -0.0008 * kept)}}};
+}
+
+ReportInput studied_run(const std::string& title, double accuracy, const std::vector<json>& layers) {
+  ReportInput run = binary_run(title, accuracy);
+  run.flips = json{{"images", 512}, {"others", 256}, {"others_are", "validation"}, {"layers", layers}};
+  return run;
+}
+
 }  // namespace
 
 TEST_CASE("runs of several kinds are compared on one page, the best first", "[report]") {
@@ -100,4 +116,60 @@ TEST_CASE("runs without metrics are compared by what there is", "[report]") {
   require_self_contained(page);
   CHECK(has(page, ">empty (unfinished)</td>"));
   CHECK(has(page, ">broken (unfinished)</td>"));
+}
+
+TEST_CASE("what flips would do is drawn for all runs over each other, layer by layer", "[report]") {
+  ReportInput shorter = studied_run("one <epoch>", 0.4, {studied_layer("a", 0.43, 50), studied_layer("b", 0.47, 60)});
+  const ReportInput longer = studied_run("six epochs", 0.6, {studied_layer("a", 0.36, 20), studied_layer("b", 0.48, 30)});
+  const std::string page = render_comparison({shorter, float_run("float"), longer, binary_run("plain & bare", 0.5)});
+  require_self_contained(page);
+  REQUIRE(has(page, "id=\"flips\""));
+  CHECK(has(page, "Over 512 training images, and on 256 others"));
+  for (const char* layer : {"a", "b"}) {
+    CHECK(has(page, std::string(">") + layer + ": what many flips at once keep of their promise</text>"));
+    CHECK(has(page, std::string(">") + layer + ": flips that lower the loss by themselves</text>"));
+  }
+  // Both runs' curves are in one chart, the best run first, and of each what holds of other images.
+  const std::string place = "the best flips, made at once 100";
+  CHECK(shows_value(page, place,
+                    "six epochs, on the same images: 20\nsix epochs, on others: 10\none &lt;epoch&gt;, on the same images: 50\n"
+                    "one &lt;epoch&gt;, on others: 25"));
+  CHECK(shows_value(page, place, "six epochs, on the same images: 30"));
+  for (const char* share : {"43.00%", "47.00%", "36.00%", "48.00%"}) CHECK(has(page, std::string(">") + share + "</text>"));
+  // A float net has no flips to study.
+  CHECK(has(page, "Without a study (<code>bitloom inspect RUN --flips</code>): plain &amp; bare.</p>"));
+  // A run's colour is that of its other curves: of four runs the last is the last.
+  const std::string charts = page.substr(page.find("id=\"flips\""));
+  CHECK(has(charts, "<g style=\"--c:var(--s0)\">"));
+  CHECK(has(charts, "<g style=\"--c:var(--s3)\">"));
+  CHECK_FALSE(has(charts, "<g style=\"--c:var(--s1)\">"));
+
+  shorter.flips["images"] = 100;
+  const std::string of_two = render_comparison({shorter, longer});
+  CHECK(has(of_two, "Over 100 to 512 training images"));
+  CHECK_FALSE(has(of_two, "Without a study"));
+}
+
+TEST_CASE("of nets that differ the last layers' flips are drawn, and what is no study is none", "[report]") {
+  ReportInput small = studied_run("small", 0.4, {studied_layer("a", 0.43, 50)});
+  const ReportInput large = studied_run("large", 0.6, {studied_layer("a", 0.36, 20), studied_layer("b", 0.48, 30)});
+  const std::string page = render_comparison({small, large});
+  require_self_contained(page);
+  CHECK(has(page, "The studied layers of these nets differ: shown is the last of each."));
+  CHECK(has(page, ">the last layer: what many flips at once keep of their promise</text>"));
+  CHECK(shows_value(page, "the best flips, made at once 100",
+                    "large, on the same images: 30\nlarge, on others: 15\nsmall, on the same images: 50"));
+  CHECK_FALSE(has(page, ">36.00%</text>"));
+
+  for (const char* none : {"null", "[]", "{}", R"({"layers":3})", R"({"layers":[1,2]})"}) {
+    INFO(none);
+    small.flips = json::parse(none);
+    const std::string of_one = render_comparison({small, large});
+    CHECK(has(of_one, "Without a study (<code>bitloom inspect RUN --flips</code>): small.</p>"));
+    CHECK(has(of_one, ">b: what many flips at once"));
+    CHECK_FALSE(has(render_comparison({small, binary_run("other", 0.5)}), "id=\"flips\""));
+  }
+  // A study without figures has gaps in place of them.
+  small.flips = json{{"layers", {json{{"layer", "bare"}}}}};
+  require_self_contained(render_comparison({small, large}));
 }
