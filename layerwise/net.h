@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct LayerSpec {
   std::size_t stride = 1;
   std::size_t padding = 1;  // default: (kernel - 1) / 2
   bool ternary = false;
+  // Whether the layers that it reads and that learn with it get its gradient; without a value: as the stage says. Where a layer
+  // passes none, a block of layers ends below it, which learns under heads of its own (Belilovsky et al. 2019).
+  std::optional<bool> passes_gradient;
 
   std::size_t channels() const { return width * thresholds; }  // of the output: threshold by threshold
 };
@@ -67,6 +71,9 @@ struct StageSpec {
       options;                  // training options that this stage sets for itself (train_options.h): "smallest_offset", ...
   std::string augment;          // augmentation of this stage's images (data/augment.h), instead of the run's; empty: the run's
   bool passes_gradient = true;  // between the layers of this stage; false: decoupled greedy learning
+
+  // Whether a layer that this stage trains passes its gradient to those that it reads.
+  bool lets_pass(const LayerSpec& layer) const { return layer.passes_gradient.value_or(passes_gradient); }
 };
 
 // Test-time augmentation: the views of an image whose log-probabilities are summed.

@@ -135,6 +135,9 @@ LayerSpec read_layer(const Json& json, std::span<const std::string> earlier, con
   reader.read("stride", spec.stride);
   reader.read("padding", padding);
   reader.read("weights", weights);
+  bool passes_gradient = false;
+  reader.read("passes_gradient", passes_gradient);
+  if (json.contains("passes_gradient")) spec.passes_gradient = passes_gradient;
   reader.finish();
   if (spec.name.empty() || spec.name == "input" || spec.name.find_first_of(". /=,") != std::string::npos) {
     fail(ErrorKind::usage,
@@ -212,6 +215,22 @@ void check_readers(const NetSpec& net, const StageSpec& stage, const std::set<st
       fail(ErrorKind::usage, "{}: stage '{}' trains '{}' again, but not '{}', which was trained on what it gave before", source,
            stage.name, input, above.name);
     }
+  }
+}
+
+// Throws if a layer is to pass no gradient, and has none to pass: the layer above was meant.
+void check_cuts(const NetSpec& net, const std::string& source) {
+  for (const LayerSpec& layer : net.layers) {
+    if (layer.passes_gradient.value_or(true)) continue;
+    const auto has_some = [&](const StageSpec& stage) {
+      const auto learns = [&](const std::string& name) { return contains(stage.train, name); };
+      return learns(layer.name) && std::ranges::any_of(layer.inputs, learns);
+    };
+    if (std::ranges::any_of(net.stages, has_some)) continue;
+    fail(ErrorKind::usage,
+         "{}: layer '{}': passes_gradient: false, but no stage trains it together with a layer that it reads; expected it of a "
+         "layer that reads one which learns with it",
+         source, layer.name);
   }
 }
 
@@ -308,6 +327,7 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   }
   if (net.stages.empty()) fail(ErrorKind::usage, "{}: stages: expected at least one", source);
   const std::vector<std::string> members = check_stages(net, source);
+  check_cuts(net, source);
   if (net.classifier.empty()) net.classifier = net.stages.back().heads;
   for (const std::string& name : net.classifier) {
     if (contains(names, name) && !contains(members, name)) {
@@ -347,6 +367,7 @@ Json to_json(const NetSpec& net) {
                               {"padding", layer.padding},
                               {"weights", layer.ternary ? "ternary" : "binary"}});
     if (layer.thresholds != 1) json["layers"].back()["thresholds"] = layer.thresholds;
+    if (layer.passes_gradient) json["layers"].back()["passes_gradient"] = *layer.passes_gradient;
   }
   for (const StageSpec& stage : net.stages) {
     const HeadSpec& head = stage.head;

@@ -14,12 +14,13 @@ void StagePasses::find_cells(std::size_t t) {
   if (!maps.has_consumers || !learners_.layers[t].heads.empty()) return;
   const LayerGeometry::Source* only = nullptr;
   const BinaryLayer* reader = nullptr;
-  for (const auto& above : learners_.trainers) {
-    for (const LayerGeometry::Source& source : above->layer().geometry().sources) {
+  for (std::size_t above = t + 1; above < layer_maps_.size(); ++above) {
+    if (!layer_maps_[above].backward_weights) continue;  // passes no gradient
+    for (const LayerGeometry::Source& source : layer_of(above).geometry().sources) {
       if (source.layer != static_cast<int>(learners_.layers[t].index)) continue;
       if (only != nullptr) return;
       only = &source;
-      reader = &above->layer();
+      reader = &layer_of(above);
     }
   }
   const Downsample pool = reader->spec().pool;

@@ -34,7 +34,7 @@ StagePasses::StagePasses(const StageSetup& setup, const Encoder& encoder, Worker
   inputs_ =
       std::make_unique<StageInputs>(setup.kernels, encoder, setup.layers, wanted, setup.train, setup.options.input(), setup.id);
   for (std::size_t t = 0; t < learners.layers.size(); ++t) make_layer_maps(t);
-  if (setup.spec.passes_gradient) connect();
+  connect();
   for (std::size_t t = 0; t < learners.layers.size(); ++t) find_cells(t);
   for (const LearningHead& head : learners.heads) make_head_maps(head);
   if (setup.options.signal == "exact") {
@@ -84,6 +84,7 @@ void StagePasses::make_head_maps(const LearningHead& head) {
 // Finds who passes gradients to whom.
 void StagePasses::connect() {
   for (std::size_t t = 0; t < layer_maps_.size(); ++t) {
+    if (!setup_.spec.lets_pass(layer_of(t).spec())) continue;
     bool feeds_back = false;
     for (const LayerGeometry::Source& source : layer_of(t).geometry().sources) {
       for (std::size_t below = 0; below < layer_maps_.size(); ++below) {

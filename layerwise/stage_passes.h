@@ -56,7 +56,7 @@ class StagePasses {
     std::vector<std::uint32_t> cell;
     std::size_t cell_factor = 1;
     std::vector<ImageComponents> components;            // per local image
-    std::unique_ptr<BackwardWeights> backward_weights;  // if one of its inputs learns in this stage
+    std::unique_ptr<BackwardWeights> backward_weights;  // if one of its inputs learns in this stage and gets its gradient
     std::unique_ptr<CountCache> counts;                 // if minibatches are repeated and the inputs frozen
     std::unique_ptr<ExactSignal> exact;                 // options.signal == "exact" only
     std::unique_ptr<ExactHead> exact_head;

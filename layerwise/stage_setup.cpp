@@ -43,8 +43,11 @@ void check_ties(const BinaryLayer& layer, const TrainOptions& options) {
 void check_reach(const StageSpec& spec, const std::vector<BinaryLayer>& layers) {
   std::vector<std::string> reached;
   for (auto name = spec.train.rbegin(); name != spec.train.rend(); ++name) {
-    const auto reads = [&](const std::string& above) { return contains(layer_named(layers, above).spec().inputs, *name); };
-    if (contains(spec.heads, *name) || (spec.passes_gradient && std::any_of(reached.begin(), reached.end(), reads))) {
+    const auto sends = [&](const std::string& above) {
+      const LayerSpec& reader = layer_named(layers, above).spec();
+      return spec.lets_pass(reader) && contains(reader.inputs, *name);
+    };
+    if (contains(spec.heads, *name) || std::any_of(reached.begin(), reached.end(), sends)) {
       reached.push_back(*name);
       continue;
     }

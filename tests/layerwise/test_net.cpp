@@ -167,6 +167,31 @@ TEST_CASE("a stage's mistakes are named", "[net]") {
   CHECK(has(complaint(both, R"(, "stages": [{"train": ["b"]}, {"train": ["a"]}])"), "trains 'b', but its input 'a'"));
 }
 
+TEST_CASE("a layer says whether it passes its gradient, where it is not as its stage says", "[net]") {
+  const NetSpec net = parse_net(joint, "joint.json");
+  CHECK_FALSE(net.layers[1].passes_gradient.has_value());
+  CHECK_FALSE(net.stages[0].lets_pass(net.layers[1]));
+  CHECK(net.stages[1].lets_pass(net.layers[2]));
+  const NetSpec coupled = with_setting(net, "b.passes_gradient", "true");
+  CHECK(coupled.stages[0].lets_pass(coupled.layers[1]));
+  CHECK_FALSE(coupled.stages[0].lets_pass(coupled.layers[0]));
+  const NetSpec cut = with_setting(with_setting(net, "first.passes_gradient", "true"), "b.passes_gradient", "false");
+  CHECK_FALSE(cut.stages[0].lets_pass(cut.layers[1]));
+  CHECK(net_from_json(to_json(cut), "again").layers[1].passes_gradient == false);
+  // Names of trained stages and runs depend on the JSON: nets that say nothing keep theirs.
+  CHECK_FALSE(to_json(net)["layers"][1].contains("passes_gradient"));
+  CHECK(shared_stages(net, coupled) == 0);
+
+  CHECK(has(message_of(ErrorKind::usage, [&] { with_setting(net, "b.passes_gradient", "no"); }),
+            "passes_gradient: \"no\" has the wrong type; expected true or false"));
+  // The layer above was meant.
+  CHECK(
+      message_of(ErrorKind::usage, [&] { with_setting(net, "a.passes_gradient", "false"); }) ==
+      "a.passes_gradient=false: layer 'a': passes_gradient: false, but no stage trains it together with a layer that it reads; "
+      "expected it of a layer that reads one which learns with it");
+  CHECK(has(message_of(ErrorKind::usage, [&] { with_setting(net, "c.passes_gradient", "false"); }), "layer 'c'"));
+}
+
 TEST_CASE("a layer whose stage gives it no head cannot vote", "[net]") {
   const std::string message = complaint(a + ", " + b, R"(, "stages": [{"train": ["a", "b"]}], "classifier": ["a"])");
   CHECK(has(message, "classifier: layer 'a' keeps no head; expected some of "));

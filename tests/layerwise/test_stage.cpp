@@ -1,6 +1,11 @@
 // A step's result must not depend on how it is computed.
 #include "layerwise/stage.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string_view>
+
 #include "tests/layerwise/cases.h"
 #include "tests/layerwise/small_stage.h"
 #include "tests/support/catch.h"
@@ -9,6 +14,51 @@
 using namespace bitloom;
 using namespace bitloom::layerwise;
 using namespace bitloom::test;
+
+namespace {
+
+// Whether everything that is kept of a layer is the same in both files.
+void check_same_layer(const TensorFile& expected, const TensorFile& other, std::string_view layer) {
+  std::size_t compared = 0;
+  for (const auto& [name, tensor] : expected.tensors) {
+    if (!name.starts_with(std::string(layer) + ".")) continue;
+    INFO(name);
+    REQUIRE(other.contains(name));
+    CHECK(std::ranges::equal(tensor.bytes, other.tensors.at(name).bytes));
+    ++compared;
+  }
+  CHECK(compared > 1);
+}
+
+// Two blocks of two layers, the upper of which reads both layers of the lower: each block has a head.
+StageCase two_blocks() {
+  StageCase c = stage_cases()[1];
+  c.name = "two blocks of two layers";
+  c.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40},
+      {"name": "b", "inputs": ["a"], "pool": "or", "width": 24},
+      {"name": "c", "inputs": ["b", "a"], "width": 16, "passes_gradient": false}, {"name": "d", "width": 24}],
+      "stages": [{"train": ["a", "b", "c", "d"], "heads": ["b", "d"]}]})";
+  c.stage.train = {"a", "b", "c", "d"};
+  c.stage.heads = {"b", "d"};
+  return c;
+}
+
+std::string text_without(std::string text, std::string_view part) {
+  const std::size_t at = text.find(part);
+  REQUIRE(at != std::string::npos);
+  return text.erase(at, part.size());
+}
+
+// Rows of weights that gradients of inputs were counted from, by the words of one: those of layer c of the two blocks have six,
+// for it reads two layers, those of b and d three. Weights' gradients are counted from patches, which have three runs.
+std::array<std::atomic<std::size_t>, 16> backward_rows;
+
+void count_backward_rows(const simd::RowLists& rows, std::int32_t* sums) {
+  if (rows.runs == 1) ++backward_rows.at(rows.run_words);
+  simd::kernels().accumulate_rows(rows, sums);
+}
+
+}  // namespace
 
 TEST_CASE("threads do not change a stage", "[stage]") {
   for (const StageCase& c : all_stage_cases()) {
@@ -103,19 +153,59 @@ TEST_CASE("decoupled layers get no gradient from above", "[stage]") {
   SmallStage two(joint, simd::kernels(), comm);
   TensorFile expected = one.run(12);
   const TensorFile both = two.run(12);
-  for (const auto& [name, tensor] : expected.tensors) {
-    if (!name.starts_with("a.")) continue;
-    INFO(name);
-    REQUIRE(both.contains(name));
-    const Tensor& other = both.tensors.at(name);
-    REQUIRE(tensor.bytes.size() == other.bytes.size());
-    CHECK(std::memcmp(tensor.bytes.data(), other.bytes.data(), tensor.bytes.size()) == 0);
-  }
+  check_same_layer(expected, both, "a");
   joint.stage.passes_gradient = true;
   SmallStage coupled(joint, simd::kernels(), comm);
   const TensorFile passed = coupled.run(12);
   CHECK(std::memcmp(passed.get("a.train.state").bytes.data(), both.get("a.train.state").bytes.data(),
                     both.get("a.train.state").bytes.size()) != 0);
+}
+
+TEST_CASE("a block of layers gets no gradient from the block above, and none is computed for it", "[stage]") {
+  const StageCase blocks = two_blocks();
+  StageCase lower = blocks;
+  lower.stage.train = {"a", "b"};
+  lower.stage.heads = {"b"};
+  mpi::Comm comm;
+  simd::Kernels counting = simd::kernels();
+  counting.accumulate_rows = count_backward_rows;
+  const auto run = [&](const StageCase& c) {
+    for (auto& count : backward_rows) count = 0;
+    SmallStage small(c, counting, comm);
+    return small.run(12);
+  };
+  const TensorFile alone = run(lower);
+  CHECK(backward_rows[3] > 0);
+  const TensorFile both = run(blocks);
+  CHECK(backward_rows[3] > 0);
+  CHECK(backward_rows[6] == 0);
+  check_same_layer(alone, both, "a");
+  check_same_layer(alone, both, "b");
+
+  // Without the cut the upper block's gradient comes to both layers.
+  StageCase coupled = blocks;
+  coupled.net = text_without(coupled.net, R"(, "passes_gradient": false)");
+  const TensorFile passed = run(coupled);
+  CHECK(backward_rows[6] > 0);
+  for (const char* layer : {"a", "b"}) {
+    const std::string state = std::string(layer) + ".train.state";
+    CHECK_FALSE(std::ranges::equal(passed.get(state).bytes, both.get(state).bytes));
+  }
+}
+
+TEST_CASE("a layer may pass its gradient in a stage whose others do not", "[stage]") {
+  StageCase decoupled = stage_cases()[1];
+  decoupled.stage.passes_gradient = false;
+  StageCase passing = decoupled;
+  const std::string b = R"("name": "b")";
+  passing.net.insert(passing.net.find(b) + b.size(), R"(, "passes_gradient": true)");
+  mpi::Comm comm;
+  SmallStage joint(stage_cases()[1], simd::kernels(), comm);
+  SmallStage with_layer(passing, simd::kernels(), comm);
+  SmallStage without_gradient(decoupled, simd::kernels(), comm);
+  const TensorFile expected = joint.run(12);
+  CHECK(difference(expected, with_layer.run(12)) == "");
+  CHECK(difference(expected, without_gradient.run(12)) != "");
 }
 
 TEST_CASE("a step depends on the seed and the stage's id", "[stage]") {

@@ -64,6 +64,19 @@ TEST_CASE("a layer is refused when no reader of it in the stage leads to a head"
   CHECK(stage_complaint(c) == "no error");
 }
 
+TEST_CASE("a block below a layer that passes no gradient needs a head of its own", "[stage]") {
+  StageCase c = stage_cases()[2];
+  c.net = std::string("{") + thermometer + R"(, "layers": [{"name": "a", "width": 40}, {"name": "x", "width": 16},
+      {"name": "b", "inputs": ["x", "a"], "width": 24, "passes_gradient": false}],
+      "stages": [{"train": ["a", "x", "b"]}]})";
+  c.stage.train = {"a", "x", "b"};
+  CHECK(has(stage_complaint(c), no_gradient_for("x")));
+  c.stage.heads = {"a", "b"};
+  CHECK(has(stage_complaint(c), no_gradient_for("x")));
+  c.stage.heads = {"x", "b"};
+  CHECK(stage_complaint(c) == "no error");
+}
+
 TEST_CASE("exact loss changes that may come late and count all the same are refused", "[stage]") {
   StageCase exact = stage_cases()[4];
   StageCase window = stage_cases()[0];
