@@ -32,7 +32,7 @@ struct Options {
   double mark_seconds = 0.2;        // between marks in it, but for those that are waited for
   double checkpoint_seconds = 300;  // between beginnings of checkpoints, besides those of its first moment and of a stop
   double pace_seconds = 0;          // that a step takes at least, its exchange aside (measurements)
-  std::function<bool()> stop;       // asked at every step: has somebody asked to stop?
+  std::function<bool()> stop;       // asked now and then: has somebody asked to stop?
   FieldName field_name;             // for messages about checkpoints of other runs; may be none
   std::string hold;                 // of wait_while_held() (tests)
 };

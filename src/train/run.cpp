@@ -96,7 +96,7 @@ class Run {
     open_.start_clock();
     while (trainer_.steps() < options_.steps) {
       open_.wait_while_held(0, trainer_.steps());
-      step();
+      if (!step()) stop();
       // The first of this process is what is waited for after a restart.
       mark(trainer_.steps() == first + 1);
       const bool last = trainer_.steps() == options_.steps;
@@ -106,12 +106,8 @@ class Run {
       if (is_due(options_.sample_every) || (last && options_.sample_every != 0)) sample();
       if (last) continue;
       const Requests requests = share_requests();
-      if (requests.written || (requests.stop && checkpoints_.is_under_way())) end_checkpoint();
-      if (requests.stop) {
-        if (hooks_.leave) hooks_.leave([this] { mark(false); });
-        write_checkpoint();
-        fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
-      }
+      if (requests.written) end_checkpoint();
+      if (requests.stop) stop();
       if (requests.checkpoint) begin_checkpoint();
     }
     if (first >= options_.steps) evaluate();  // others made the last steps
@@ -132,6 +128,13 @@ class Run {
                                             checkpoints_.is_written()};
     trainer_.comm().max(requests);
     return {requests[0] != 0, requests[1] != 0, requests[2] != 0};
+  }
+
+  [[noreturn]] void stop() {
+    if (checkpoints_.is_under_way()) end_checkpoint();
+    if (hooks_.leave) hooks_.leave([this] { mark(false); });
+    write_checkpoint();
+    fail(ErrorKind::interrupted, "stopped after step {} of {}", trainer_.steps(), options_.steps);
   }
 
   template <typename F>
@@ -217,14 +220,17 @@ class Run {
                                before, options_.steps));
   }
 
-  void step() {
+  // false: it was given up, since the run is to stop, and a step of many micro-batches may take longer than a machine that is
+  // about to vanish has.
+  bool step() {
     const Clock::time_point start = Clock::now();
-    StepReport report = trainer_.step();
-    keep_pace(start, report);
+    std::optional<StepReport> report = trainer_.step_unless([this] { return open_.is_stop_asked(); });
+    if (!report) return false;
+    keep_pace(start, *report);
     if (trainer_.events().is_on()) log_events();
-    record_.add(report);
-    if (!hooks_.after_step) return;
-    write(hooks_.after_step(report, [this] { mark(false); }));
+    record_.add(*report);
+    if (hooks_.after_step) write(hooks_.after_step(*report, [this] { mark(false); }));
+    return true;
   }
 
   void write(const Json& line) {

@@ -95,8 +95,9 @@ void check_run_folder(const std::filesystem::path& folder, bool resume);
 // before it, also where the run was stopped between them. Where the trainer has a communicator of several ranks all of them
 // call this; rank 0 has the folder, and what evaluate() gives is the same on all of them. Throws Error(usage) for a folder that
 // holds a run already, or none to resume, or one that has all its steps, or was begun with other options or another number of
-// steps; Error(interrupted) when stop says so, with a checkpoint written; Error(io) for a full disk, with the last good
-// checkpoint and model left as they were, and for a folder that was deleted meanwhile; and what Trainer::step() throws.
+// steps; Error(interrupted) when stop says so, with a checkpoint written, after the step under way or, in a process alone,
+// without it (Trainer::step_unless()); Error(io) for a full disk, with the last good checkpoint and model left as they were,
+// and for a folder that was deleted meanwhile; and what Trainer::step() throws.
 RunResult run(Trainer& trainer, const RunOptions& options, const RunHooks& hooks, ProgressSink& progress);
 
 // Calls RunHooks::after alone, which is there, for a run that has its result but was broken off then, and adds its line to the

@@ -330,7 +330,9 @@ std::vector<std::uint64_t> Trainer::own_micro_batches(std::uint64_t first, std::
   return own;
 }
 
-StepReport Trainer::step() {
+StepReport Trainer::step() { return *step_unless({}); }
+
+std::optional<StepReport> Trainer::step_unless(const std::function<bool()>& is_given_up) {
   const Clock::time_point start = Clock::now();
   const std::uint64_t sent_before = sent_so_far();
   StepReport report;
@@ -354,7 +356,15 @@ StepReport Trainer::step() {
       announce(parameter);
     };
   }
-  Loss loss = pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale);
+  // Others would wait for its part, and sums of shards may be under way.
+  const bool may_give_up = comm().size() == 1 && !sharding_;
+  const std::optional<Loss> own = pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale,
+                                                 may_give_up ? is_given_up : std::function<bool()>());
+  if (!own) {
+    task_.net().end_step(pass, false, 1);
+    return std::nullopt;
+  }
+  Loss loss = *own;
   report.stash_bytes = pipeline_->peak_stash_bytes();
   sum_gradients(report);
   loss = sum_over_grid(loss);

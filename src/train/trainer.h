@@ -120,6 +120,9 @@ class Trainer {
   // scaled, or scaled by no more than 1. Every 100 steps, as save() does, it compares what several processes of a grid have:
   // SharedError(data) that names the tensor and the ranks where it is not the same to the bit.
   StepReport step();
+  // The same; but a process alone, without shards, asks is_given_up between micro-batches, and if it says so gives the step up:
+  // then its gradients are lost, all state is that of before, and nothing is returned.
+  std::optional<StepReport> step_unless(const std::function<bool()>& is_given_up);
   // The losses of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
   // there are any.
   Loss evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count);

@@ -232,7 +232,7 @@ void check_step(mpi::Comm& comm, const Outcome& expected, const char* schedule, 
   pipeline.on_pass([&] { ++passes; });
   pass.on_gradient = [&](const nn::Parameter& parameter) { ++announced[parameter.name]; };
   const mpi::Traffic before = comm.traffic(mpi::Collective::message);
-  const Loss loss = pipeline.run(pass, numbers, scale);
+  const Loss loss = *pipeline.run(pass, numbers, scale);
   const mpi::Traffic sent = comm.traffic(mpi::Collective::message) - before;
   nn::settle_gradients(net.engine, parameters);
 

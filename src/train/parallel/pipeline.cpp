@@ -276,7 +276,8 @@ nn::Tensor Pipeline::predict(nn::Pass pass, nn::Tensor x, const std::function<vo
   return y;
 }
 
-Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale) {
+std::optional<Loss> Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale,
+                                  const std::function<bool()>& is_given_up) {
   shape_.micro_batches = micro_batches.size();
   if (scheduled_ != micro_batches.size()) {
     schedule_ = make_schedule(options_.schedule, shape_);
@@ -298,6 +299,10 @@ Loss Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, 
       backward(action, pass, scale);
     }
     if (on_pass_) on_pass_();
+    if (action.work == Work::backward && i + 1 < actions.size() && is_given_up && is_given_up()) {
+      held_.clear();
+      return std::nullopt;
+    }
   }
   messages_.finish();
   return losses_->total();
