@@ -15,6 +15,9 @@ namespace bitloom::cli {
 namespace {
 
 constexpr std::size_t most_ranks = 1000000;
+// Share of the bytes of whole gradients: factors with more save none that count, whatever the link.
+constexpr double least_share_without_use = 0.99;
+
 }  // namespace
 
 void LayoutSettings::declare_grid(Options& options, bool has_tensor) {
@@ -140,12 +143,12 @@ void LayoutSettings::announce_compression(Terminal& terminal, mpi::Grid& grid, c
   const double share = static_cast<double>(sent) / static_cast<double>(whole);
   terminal.print("gradients go by factors of rank {}: {} of {} a step and process ({:.0f}%)", compress_rank, format_bytes(sent),
                  format_bytes(whole), 100 * share);
-  if (share > plan::largest_share) {
+  // Whether fewer bytes are worth the time of factors is measured (train/run_record.h).
+  if (share > least_share_without_use) {
     terminal.note(
-        fmt::format("--compress-rank: {}; saves {:.0f}% of the bytes, and factors take time: `bitloom {} --ranks N "
-                    "--link RATE/LATENCY` "
-                    "tells which ranks pay",
-                    compress_rank, 100 * (1 - share), model_command));
+        fmt::format("--compress-rank: {}; factors of this rank save less than {:.0f}% of the bytes: `bitloom {} --ranks N "
+                    "--link RATE/LATENCY` tells which ranks pay",
+                    compress_rank, 100 * (1 - least_share_without_use), model_command));
   }
 }
 

@@ -17,6 +17,7 @@ void Interval::add(const StepReport& report) {
   skipped_blocks += report.skipped_blocks;
   narrowed += report.narrowed;
   clamped += report.clamped;
+  compression.add(report.compression);
   last = report;
 }
 
@@ -35,6 +36,10 @@ Json Interval::line(bool is_shared) const {
   if (last.loss_scale != 1) line["loss_scale"] = last.loss_scale;
   if (skipped_blocks != 0) line["skipped_blocks"] = skipped_blocks;
   if (narrowed != 0) line["clamped"] = clamped;
+  if (compression.steps != 0) {  // means of the steps of this process
+    line["compress_seconds"] = compression.computing_seconds / static_cast<double>(compression.steps);
+    line["compress_wait_seconds"] = compression.waiting_seconds / static_cast<double>(compression.steps);
+  }
   if (!last.block_scales.empty()) line["block_scales"] = last.block_scales;
   return line;
 }

@@ -16,6 +16,7 @@ struct Interval {
   std::uint64_t skipped = 0;
   std::uint64_t skipped_blocks = 0;         // sum
   std::uint64_t narrowed = 0, clamped = 0;  // sums (StepReport)
+  CompressionTimes compression;
   StepReport last;
 
   void add(const StepReport& report);

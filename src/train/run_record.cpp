@@ -20,6 +20,8 @@ using Json = nlohmann::json;
 // Share of the numbers in messages of 1-6-9. The next steps' messages carry what one lacks, from the error buffers, unless they
 // lack as much again.
 constexpr double many_clamped = 0.01;
+// Steps by whose time it is said whether factors of gradients pay.
+constexpr std::uint64_t weighed_steps = 20;
 
 }  // namespace
 
@@ -75,6 +77,24 @@ void RunRecord::add(const StepReport& report) {
   result_.targets += report.targets;
   interval_.add(report);
   show(report);
+  weigh_compression(report.compression);
+}
+
+// The first step takes longer than others: products are prepared, and other processes begin later.
+void RunRecord::weigh_compression(const CompressionTimes& step) {
+  if (step.steps == 0 || compression_.steps == weighed_steps || !std::exchange(has_compressed_, true)) return;
+  compression_.add(step);
+  if (compression_.steps < weighed_steps) return;
+  const CompressionTimes mean = mean_over(trainer_.comm(), compression_);
+  if (!trainer_.comm().is_root() || !costs_more_than_it_saves(mean)) return;
+  const auto milliseconds = [&](double seconds) { return 1e3 * seconds / static_cast<double>(mean.steps); };
+  progress_.line(fmt::format(
+      "{}: factors of gradients take more time than they save: {:.2f} ms of computing a step, where the {} that they save "
+      "would take {:.2f} ms more (sums of {} are waited for {:.2f} ms; means of {} steps). A smaller rank, or 0, is faster "
+      "here",
+      marked_field("compress_rank"), milliseconds(mean.computing_seconds),
+      format_bytes((mean.whole_bytes - mean.sent_bytes) / mean.steps), milliseconds(saved_seconds(mean)),
+      format_bytes(mean.sent_bytes / mean.steps), milliseconds(mean.waiting_seconds), mean.steps));
 }
 
 void RunRecord::write(const Json& line) { open_.metrics().write(line); }

@@ -47,6 +47,7 @@ class RunRecord {
   void show(const StepReport& report);
   void take(const nlohmann::json& state);
   void tell_of_clamping();
+  void weigh_compression(const CompressionTimes& step);
 
   Trainer& trainer_;
   const RunOptions& options_;
@@ -57,6 +58,8 @@ class RunRecord {
   Interval interval_;
   bool told_of_checkpoint_ = false;
   bool told_of_clamping_ = false;
+  bool has_compressed_ = false;   // in a step of this process
+  CompressionTimes compression_;  // of the steps after that, until they are enough
   double training_seconds_ = 0;
   std::uint64_t steps_here_ = 0;
 };

@@ -396,6 +396,7 @@ std::optional<StepReport> Trainer::step_unless(const std::function<bool()>& is_g
   }
   ++step_;
   if (step_ % compare_every == 0) compare_replicas();
+  if (power_sgd_) report.compression = power_sgd_->times();
   report.sent_bytes = sent_so_far() - sent_before;
   report.seconds = seconds_since(start);
   return report;

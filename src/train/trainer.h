@@ -104,6 +104,7 @@ struct StepReport {
   std::uint64_t targets = 0;
   std::uint64_t stash_bytes = 0;  // of this process, at most
   std::uint64_t sent_bytes = 0;   // that this process gave to others or to sums with them (mpi::Traffic)
+  CompressionTimes compression;   // of this process, where gradients go by factors
   double seconds = 0;
 };
 

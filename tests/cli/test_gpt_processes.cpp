@@ -264,7 +264,7 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
   CHECK(sent("narrow") < sent("two"));
   // Matrices have no smaller factors of such a rank.
   const Outcome large = run_ranks(folder.path(), 2, with(quick_gpt("large"), {"--compress-rank", "64", "--steps", "1"}));
-  CHECK(has(large.err, "--compress-rank: 64; saves 0% of the bytes"));
+  CHECK(has(large.err, "--compress-rank: 64; factors of this rank save less than 1% of the bytes"));
   // The rank of factors is the run's.
   REQUIRE(run_ranks(folder.path(), 2, more("two")).code == 0);
   const Outcome alone = run_program(folder.path(), more("one"));
@@ -289,6 +289,36 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
   CHECK(has(
       sharded.err,
       "--compress-rank: 4 with --shard optimizer; expected --shard none, or --shard-ranks of which there are several groups"));
+}
+
+// Between the processes of a machine links cost next to nothing, and factors of this rank save a twelfth of the bytes.
+TEST_CASE("a run is told once where factors of gradients take more time than they save, after 20 steps",
+          "[gpt][mpi][power_sgd]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto run = [&](const std::string& out, int steps, const Args& more) {
+    const Args wide = {"--width", "128", "--keep", "last", "--evaluate-every", "50"};
+    const Outcome outcome = run_ranks(folder.path(), 2, with(quick_gpt(out, steps), with(wide, more)));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out + outcome.err;
+  };
+  const std::string note = "--compress-rank: factors of gradients take more time than they save: ";
+  const std::string slow = run("slow", 43, {"--compress-rank", "90"});
+  INFO(slow);
+  REQUIRE(has(slow, note));
+  CHECK_FALSE(has(slow.substr(slow.find(note) + note.size()), note));
+  CHECK_FALSE(has(run("short", 20, {"--compress-rank", "90"}), note));  // the first one counts for nothing
+  CHECK_FALSE(has(run("whole", 22, {}), note));
+  for (const std::string name : {"slow", "short", "whole"}) {
+    for (const nlohmann::json& line : read_metrics(folder / name / "metrics.jsonl")) {
+      if (line["event"] != "step") continue;
+      for (const char* seconds : {"compress_seconds", "compress_wait_seconds"}) {
+        CHECK(line.contains(seconds) == (name != "whole"));
+        if (line.contains(seconds)) CHECK(line[seconds] > 0);
+      }
+    }
+  }
 }
 
 TEST_CASE("processes that divide a GPT in pairs exchange factors of their shards, and others go on", "[gpt][mpi][power_sgd]") {

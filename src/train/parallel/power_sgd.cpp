@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
 #include "core/random.h"
@@ -35,6 +36,19 @@ std::uint64_t bytes_of(FloatFormat format) { return format == FloatFormat::f32 ?
 void scale_by(std::span<float> values, float factor) {
   for (float& x : values) x *= factor;
 }
+
+// Adds the seconds that it lives to a sum.
+class TimeSpan {
+ public:
+  explicit TimeSpan(double& sum) : sum_(sum) {}
+  TimeSpan(const TimeSpan&) = delete;
+  TimeSpan& operator=(const TimeSpan&) = delete;
+  ~TimeSpan() { sum_ += seconds_since(start_); }
+
+ private:
+  double& sum_;
+  Clock::time_point start_ = Clock::now();
+};
 
 }  // namespace
 
@@ -104,6 +118,8 @@ PowerSgd::PowerSgd(nn::Engine& engine, mpi::Comm& group, std::vector<PowerSgdSha
     part.q_size += matrices_.back().q_rows * shape.rank;
     longest = std::max(longest, shape.rows * shape.columns);
   }
+  if (group_.size() > 1) sent_bytes_ = power_sgd_bytes(shapes_, options_.messages).sum();
+  for (const PowerSgdShape& shape : shapes_) whole_bytes_ += shape.rows * shape.columns * sizeof(float);
   if (options_.error_buffers == FloatFormat::f1_6_9) work_ = engine_.empty({longest}, DType::f32, nn::Use::workspace);
 }
 
@@ -166,6 +182,7 @@ void PowerSgd::begin_step(std::vector<double> scales) {
     fail(ErrorKind::internal, "PowerSGD: {} scales, expected {}", scales.size(), shapes_.size());
   }
   report_ = {};
+  times_ = {1, 0, 0, sent_bytes_, whole_bytes_};
   scales_ = std::move(scales);
   next_ = 0;
   announced_.assign(shapes_.size(), {});
@@ -198,6 +215,7 @@ PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients) {
 
 void PowerSgd::start(Part& part) {
   engine_.synchronize();
+  const TimeSpan computing(times_.computing_seconds);
   part.first = {engine_.empty({part.p_size + part.exact_size + part.matrices.size()}, DType::f32, nn::Use::workspace),
                 part.p_size,
                 {},
@@ -217,6 +235,7 @@ void PowerSgd::start(Part& part) {
 
 void PowerSgd::start_q(Part& part) {
   wait(part.first);
+  const TimeSpan computing(times_.computing_seconds);
   const std::span<float> values = part.first.values.as<float>();
   const std::span<float> flags = values.subspan(part.p_size + part.exact_size);
   part.second = {engine_.empty({part.q_size}, DType::f32, nn::Use::workspace), part.q_size, {}, {}, {}};
@@ -232,6 +251,7 @@ void PowerSgd::start_q(Part& part) {
 
 void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
   wait(part.second);
+  const TimeSpan computing(times_.computing_seconds);
   for (const std::size_t i : part.matrices) {
     Matrix& matrix = matrices_[i];
     const std::span<float> gradient = gradients[matrix.shape].as<float>();
@@ -255,6 +275,7 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
 }
 
 void PowerSgd::settle(std::span<const nn::Tensor> gradients, const std::function<bool(std::size_t shape)>& is_skipped) {
+  const TimeSpan computing(times_.computing_seconds);
   for (Matrix& matrix : matrices_) update_error(matrix, is_skipped(matrix.shape), gradients[matrix.shape].as<float>());
 }
 
@@ -365,9 +386,13 @@ void PowerSgd::start(Sum& sum) {
 }
 
 void PowerSgd::wait(Sum& sum) {
-  sum.of_factors.wait();
-  sum.of_rest.wait();
+  {
+    const TimeSpan waiting(times_.waiting_seconds);
+    sum.of_factors.wait();
+    sum.of_rest.wait();
+  }
   if (sum.narrow.empty()) return;
+  const TimeSpan computing(times_.computing_seconds);
   clamp(sum.narrow);
   convert(sum.narrow, sum.values.as<float>().first(sum.factors));
 }

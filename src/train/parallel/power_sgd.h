@@ -17,6 +17,7 @@
 #include "mpi/pending.h"
 #include "nn/engine.h"
 #include "nn/tensor.h"
+#include "train/parallel/compression_times.h"
 
 namespace bitloom::train {
 
@@ -100,6 +101,8 @@ class PowerSgd {
   // Ends the step, once it is known on all processes alike of which shapes the update is skipped: what their factors carried
   // stays in the error buffers. gradients: as finish() made them.
   void settle(std::span<const nn::Tensor> gradients, const std::function<bool(std::size_t shape)>& is_skipped);
+  // Those of the step that was begun last, as far as it is.
+  const CompressionTimes& times() const { return times_; }
 
   // All of it, skipping all shapes where a gradient is not finite.
   //
@@ -189,6 +192,8 @@ class PowerSgd {
   std::vector<nn::Tensor> announced_;  // gradients, by shape
   nn::Tensor work_;                    // an error buffer in f32
   PowerSgdReport report_;
+  std::uint64_t sent_bytes_ = 0, whole_bytes_ = 0;  // of a step (CompressionTimes)
+  CompressionTimes times_;
 };
 
 }  // namespace bitloom::train
