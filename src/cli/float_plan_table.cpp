@@ -1,7 +1,11 @@
 #include "cli/float_plan_table.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "core/error.h"
 
@@ -16,6 +20,13 @@ using plan::StagePlan;
 
 std::string seconds_text(double seconds) {
   return seconds < 1 ? fmt::format("{:.1f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
+}
+
+// Three digits, for a token or an example.
+std::string short_seconds_text(double seconds) {
+  const auto digits = [](double x) { return fmt::format("{:.{}f}", x, x < 10 ? 2 : x < 100 ? 1 : 0); };
+  if (seconds >= 1) return digits(seconds) + " s";
+  return seconds >= 1e-3 ? digits(1e3 * seconds) + " ms" : digits(1e6 * seconds) + " us";
 }
 
 // The most of any stage.
@@ -41,6 +52,11 @@ std::string unit_of(const plan::FloatModel& model) { return model.tokens > 1 ? "
 template <typename Plan>
 double speed_of(const plan::FloatModel& model, const Plan& plan, std::size_t batch) {
   return static_cast<double>(batch * model.tokens) / plan.seconds;
+}
+
+template <typename Plan>
+double seconds_of(const plan::FloatModel& model, const Plan& plan, std::size_t batch) {
+  return plan.seconds / static_cast<double>(batch * model.tokens);
 }
 
 Json to_json(const FloatMemory& memory) {
@@ -102,11 +118,13 @@ void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::
   };
   terminal.print("\n{} data-parallel ranks that exchange gradients whole, or by factors of a rank (--compress-rank):",
                  whole.grid.data);
-  terminal.print("  {:<8}{:>14}{:>10}{:>12}{:>12}", "rank", "bytes sent", "", "a step", unit_of(model) + "s/s");
+  terminal.print("  {:<8}{:>14}{:>10}{:>12}{:>12}{:>13}", "rank", "bytes sent", "", "a step", unit_of(model) + "s/s",
+                 "per " + unit_of(model));
   for (const auto& [rank, plan] : plans) {
-    terminal.print("  {:<8}{:>14}{:>9.1f}%{:>12}{:>12.0f}{}", rank == 0 ? "whole" : std::to_string(rank),
+    terminal.print("  {:<8}{:>14}{:>9.1f}%{:>12}{:>12.0f}{:>13}{}", rank == 0 ? "whole" : std::to_string(rank),
                    format_bytes(bytes(plan)), 100 * static_cast<double>(bytes(plan)) / static_cast<double>(bytes(whole)),
-                   seconds_text(plan.seconds), speed_of(model, plan, batch), plan.fits ? "" : "  does not fit");
+                   seconds_text(plan.seconds), speed_of(model, plan, batch), short_seconds_text(seconds_of(model, plan, batch)),
+                   plan.fits ? "" : "  does not fit");
   }
   if (plans.size() == 1) {
     terminal.print("factors would not be much smaller: most parameters are tables of tokens or vectors, which go as they are");
@@ -135,11 +153,12 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
   terminal.print(
       "\nworkers that train by themselves, each with its share of the batch, and share what they learn at intervals "
       "(--exchange local), through a folder on a host with the same link:");
-  terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12}{:>11}", "steps", "message", "reply", "a step", unit_of(model) + "s/s",
-                 "computing");
+  terminal.print("  {:<8}{:>12}{:>12}{:>11}{:>11}{:>13}{:>11}", "steps", "message", "reply", "a step", unit_of(model) + "s/s",
+                 "per " + unit_of(model), "computing");
   for (const plan::LocalPlan& plan : plans) {
-    terminal.print("  {:<8}{:>14}{:>14}{:>12}{:>12.0f}{:>10.0f}%", plan.inner_steps, bytes(plan.message_bytes),
-                   bytes(plan.reply_bytes), seconds_text(plan.seconds), speed_of(model, plan, batch), 100 * plan.computing);
+    terminal.print("  {:<8}{:>12}{:>12}{:>11}{:>11.0f}{:>13}{:>10.0f}%", plan.inner_steps, bytes(plan.message_bytes),
+                   bytes(plan.reply_bytes), seconds_text(plan.seconds), speed_of(model, plan, batch),
+                   short_seconds_text(seconds_of(model, plan, batch)), 100 * plan.computing);
   }
   terminal.print("  memory of a worker {}{}, and {} of its host's for what is shared and what is kept",
                  format_bytes(plans.front().memory), plans.front().fits ? "" : ", which does not fit",
@@ -156,11 +175,81 @@ void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::s
   }
 }
 
-Json to_json(const plan::LocalPlan& plan) {
-  return {{"inner_steps", plan.inner_steps},   {"message_bytes", plan.message_bytes},
-          {"reply_bytes", plan.reply_bytes},   {"step_seconds", plan.seconds},
-          {"computing_share", plan.computing}, {"memory_bytes", plan.memory},
-          {"kept_bytes", plan.kept},           {"fits", plan.fits}};
+namespace {
+
+// Names for people, in JSON, and of the number there.
+struct ExchangeName {
+  const char *name, *key, *number;
+};
+const ExchangeName& exchange_name(plan::Exchange exchange) {
+  static constexpr std::array<ExchangeName, 3> names = {{{"whole gradients", "whole", nullptr},
+                                                         {"factors", "factors", "compress_rank"},
+                                                         {"local steps", "local_steps", "inner_steps"}}};
+  return names[static_cast<std::size_t>(exchange)];
+}
+
+std::string with_option(const plan::ExchangeWay& way) {
+  const char* const name = exchange_name(way.exchange).name;
+  switch (way.exchange) {
+    case plan::Exchange::whole: return name;
+    case plan::Exchange::factors: return fmt::format("{} (--compress-rank {})", name, way.number);
+    case plan::Exchange::local_steps: return fmt::format("{} (--exchange local --inner-steps {})", name, way.number);
+  }
+  return name;
+}
+
+Json to_json(const plan::ExchangeWay& way, const std::string& unit) {
+  const ExchangeName& names = exchange_name(way.exchange);
+  Json json = {{"exchange", names.key}, {"seconds_per_" + unit, way.seconds}, {"waiting_share", way.waiting}};
+  if (names.number != nullptr) json[names.number] = way.number;
+  return json;
+}
+
+}  // namespace
+
+void print_advice(Terminal& terminal, const plan::FloatModel& model, const plan::ExchangeAdvice& advice,
+                  const plan::FloatCluster& cluster, const FloatPlan& grid, std::size_t batch) {
+  const std::string unit = unit_of(model);
+  const plan::ExchangeWay& chosen = advice.chosen;
+  std::string text = fmt::format("advice for data-parallel ranks with links of {}: {}, {} per {}, of which ranks wait {:.0f}%",
+                                 plan::to_string(cluster.link), with_option(chosen), short_seconds_text(chosen.seconds), unit,
+                                 100 * chosen.waiting);
+  std::vector<std::string> before, after;  // of the kinds, in their order
+  for (const plan::ExchangeWay& way : advice.best) {
+    if (way.exchange == chosen.exchange) continue;
+    (way.exchange < chosen.exchange ? before : after)
+        .push_back(
+            fmt::format("{} take {} ({:.0f}% waiting)", with_option(way), short_seconds_text(way.seconds), 100 * way.waiting));
+  }
+  if (!before.empty()) text += fmt::format(", since {}", fmt::join(before, " and "));
+  if (!after.empty()) text += fmt::format("; {}, which saves little or nothing", fmt::join(after, " and "));
+  text += fmt::format("; computing alone takes {}", short_seconds_text(advice.computing));
+  const double best = seconds_of(model, grid, batch);
+  if (grid.fits && grid.grid.data != grid.grid.ranks() && best < chosen.seconds) {
+    text += fmt::format("; the grid {} takes {}", mpi::described(grid.grid), short_seconds_text(best));
+  }
+  terminal.print("\n{}", text);
+}
+
+Json to_json(const plan::ExchangeAdvice& advice, const plan::FloatModel& model) {
+  const std::string unit = unit_of(model);
+  Json json = to_json(advice.chosen, unit);
+  json["computing_seconds_per_" + unit] = advice.computing;
+  json["ways"] = Json::array();
+  for (const plan::ExchangeWay& way : advice.best) json["ways"].push_back(to_json(way, unit));
+  return json;
+}
+
+Json to_json(const plan::LocalPlan& plan, const plan::FloatModel& model, std::size_t batch) {
+  return {{"inner_steps", plan.inner_steps},
+          {"message_bytes", plan.message_bytes},
+          {"reply_bytes", plan.reply_bytes},
+          {"step_seconds", plan.seconds},
+          {"seconds_per_" + unit_of(model), seconds_of(model, plan, batch)},
+          {"computing_share", plan.computing},
+          {"memory_bytes", plan.memory},
+          {"kept_bytes", plan.kept},
+          {"fits", plan.fits}};
 }
 
 Json to_json(const FloatPlan& plan, const plan::FloatModel& model, std::size_t batch) {
@@ -192,6 +281,7 @@ Json to_json(const FloatPlan& plan, const plan::FloatModel& model, std::size_t b
           {"bubble", plan.bubble},
           {"computing_share", plan.computing},
           {"step_seconds", plan.seconds},
+          {"seconds_per_" + unit_of(model), seconds_of(model, plan, batch)},
           {unit_of(model) + "s_per_second", speed_of(model, plan, batch)}};
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "cli/terminal.h"
+#include "plan/float_advice.h"
 #include "plan/float_grids.h"
 #include "plan/float_local.h"
 
@@ -23,7 +24,12 @@ void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::
 void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::LocalPlan> plans,
                        std::size_t batch);
 
-nlohmann::json to_json(const plan::LocalPlan& plan);
+// A sentence: which of these ways pays on the cluster's links, and why. grid: the best of all grids, which may be faster still.
+void print_advice(Terminal& terminal, const plan::FloatModel& model, const plan::ExchangeAdvice& advice,
+                  const plan::FloatCluster& cluster, const plan::FloatPlan& grid, std::size_t batch);
+
+nlohmann::json to_json(const plan::LocalPlan& plan, const plan::FloatModel& model, std::size_t batch);
+nlohmann::json to_json(const plan::ExchangeAdvice& advice, const plan::FloatModel& model);
 nlohmann::json to_json(const plan::FloatPlan& plan, const plan::FloatModel& model, std::size_t batch);
 
 }  // namespace bitloom::cli

@@ -1,6 +1,8 @@
 #include "cli/grid_options.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "cli/field_names.h"
 #include "cli/float_options.h"
@@ -121,6 +123,49 @@ plan::FloatPlan data_parallel_plan(const plan::FloatModel& model, int ranks, pla
   return plan::plan_grids(model, ranks, {1, 1}, options, cluster).front();
 }
 
+// Prints ways in which ranks that are all data-parallel may exchange what they learn, and which of them pays. best: of the
+// grids that may be.
+nlohmann::json compare_exchanges(Terminal& terminal, const plan::FloatModel& model, const GridSettings& settings,
+                                 const plan::FloatOptions& options, const plan::FloatCluster& cluster,
+                                 const plan::FloatPlan& best) {
+  nlohmann::json json = {
+      {"compressions", nlohmann::json::array()}, {"local_steps", nlohmann::json::array()}, {"advice", nullptr}};
+  if (settings.compress_rank != 0 || options.shard != train::ShardLevel::none) return json;
+  const auto ranks = static_cast<int>(settings.ranks);
+  std::vector<plan::CompressionPlan> compared;
+  std::vector<plan::LocalPlan> local;
+  std::optional<plan::ExchangePlans> plans;
+  if (settings.has_compression) compared = plan::plan_compressions(model, ranks, options, cluster);
+  if (!compared.empty()) {
+    print_compressions(terminal, model, compared, options.batch);
+    for (const plan::CompressionPlan& each : compared) {
+      json["compressions"].push_back(to_json(each.plan, model, options.batch));
+      json["compressions"].back()["compress_rank"] = each.rank;
+    }
+    plans = {compared.front().plan, options.batch, compared, {}};
+  }
+  // Workers have f32 parameters, and no averages.
+  const bool has_f32 = options.train.values != DType::bf16 || options.train.master_weights != nn::MasterWeights::none;
+  if (settings.has_local_steps && ranks > 1 && has_f32) {
+    plan::FloatOptions alone = options;
+    alone.train.optimizer.average = 0;
+    alone.train.optimizer.lookahead = 0;
+    const plan::FloatPlan whole = data_parallel_plan(model, ranks, alone, cluster);
+    const std::size_t batch = divided_batch(options.batch, ranks);
+    local = plan::plan_local_steps(model.parameters(), whole, cluster);
+    print_local_steps(terminal, model, local, batch);
+    for (const plan::LocalPlan& each : local) json["local_steps"].push_back(to_json(each, model, batch));
+    if (!plans) plans = {data_parallel_plan(model, ranks, options, cluster), batch, {}, {}};
+    plans->local = local;
+    plans->local_batch = batch;
+  }
+  const auto advice = plans ? plan::advise(model, *plans, options, cluster) : std::nullopt;
+  if (!advice) return json;
+  print_advice(terminal, model, *advice, cluster, best, options.batch);
+  json["advice"] = to_json(*advice, model);
+  return json;
+}
+
 }  // namespace
 
 nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, const GridSettings& settings,
@@ -155,39 +200,17 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   if (!plans.front().fits) {
     terminal.print("\nit does not fit: {}", with_options(plan::describe_misfit(model, plans.front(), options, cluster)));
   }
-  nlohmann::json compressions = nlohmann::json::array(), local_steps = nlohmann::json::array();
-  if (settings.compress_rank == 0 && options.shard == train::ShardLevel::none) {
-    if (settings.has_compression) {
-      const std::vector<plan::CompressionPlan> compared = plan::plan_compressions(model, ranks, options, cluster);
-      if (!compared.empty()) print_compressions(terminal, model, compared, options.batch);
-      for (const plan::CompressionPlan& each : compared) {
-        compressions.push_back(to_json(each.plan, model, options.batch));
-        compressions.back()["compress_rank"] = each.rank;
-      }
-    }
-    // Workers have f32 parameters, and no averages.
-    const bool has_f32 = options.train.values != DType::bf16 || options.train.master_weights != nn::MasterWeights::none;
-    if (settings.has_local_steps && ranks > 1 && has_f32) {
-      plan::FloatOptions alone = options;
-      alone.train.optimizer.average = 0;
-      alone.train.optimizer.lookahead = 0;
-      const plan::FloatPlan whole = data_parallel_plan(model, ranks, alone, cluster);
-      const std::vector<plan::LocalPlan> local = plan::plan_local_steps(model.parameters(), whole, cluster);
-      print_local_steps(terminal, model, local, divided_batch(options.batch, ranks));
-      for (const plan::LocalPlan& each : local) local_steps.push_back(to_json(each));
-    }
-  }
   nlohmann::json grids = nlohmann::json::array();
   for (const plan::FloatPlan& each : plans) grids.push_back(to_json(each, model, options.batch));
-  return {{"ranks", ranks},
-          {"gflops", 1e-9 * cluster.flops},
-          {"link", plan::to_string(cluster.link)},
-          {"host_link", plan::to_string(cluster.inside)},
-          {"ranks_per_host", cluster.ranks_per_host},
-          {"memory_limit", memory},
-          {"grids", grids},
-          {"compressions", compressions},
-          {"local_steps", local_steps}};
+  nlohmann::json result = {{"ranks", ranks},
+                           {"gflops", 1e-9 * cluster.flops},
+                           {"link", plan::to_string(cluster.link)},
+                           {"host_link", plan::to_string(cluster.inside)},
+                           {"ranks_per_host", cluster.ranks_per_host},
+                           {"memory_limit", memory},
+                           {"grids", grids}};
+  result.update(compare_exchanges(terminal, model, settings, options, cluster, plans.front()));
+  return result;
 }
 
 }  // namespace bitloom::cli

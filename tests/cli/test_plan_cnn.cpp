@@ -72,6 +72,9 @@ TEST_CASE("a plan of a convolutional net on ranks compares whole gradients with 
   REQUIRE(whole != plan["grids"].end());
   REQUIRE(plan["local_steps"].size() > 1);
   CHECK(plan["compressions"].empty());
+  REQUIRE(plan["advice"]["ways"].size() == 2);
+  CHECK(plan["advice"]["ways"][0]["seconds_per_image"] == (*whole)["seconds_per_image"]);
+  CHECK(plan["advice"]["exchange"] == "local_steps");
   // Without Lookahead's slow weights, which local steps do without.
   const Json without = plan_of(folder.path(), {"--net", "airbench94", "--ranks", "8", "--link", "10Mbit/100ms", "--gflops",
                                                "1000", "--memory", "8GiB", "--lookahead", "0"});

@@ -165,7 +165,65 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
   CHECK(memory(warm, "optimizer") < memory(own["grids"], "optimizer"));
   CHECK(memory(warm, "checkpoint") > memory(own["grids"], "checkpoint"));
   CHECK(has(plan("--link 1000Gbit/1us").first, "factors do not pay: "));
+  CHECK(own["advice"].is_null());
   CHECK_FALSE(has(plan("--link 10Mbit/100ms --shard optimizer").first, "exchange gradients whole"));
+}
+
+TEST_CASE("plan gpt says which exchange pays on a link: local steps, factors or whole gradients", "[gpt][float_plan]") {
+  const TempDir folder;
+  const auto plan = [&](const std::string& more) {
+    const Outcome outcome =
+        run_program(folder.path(),
+                    words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --memory 16GiB --json plan.json " + more));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return std::pair(outcome.out, nlohmann::json::parse(read_file(folder / "plan.json")));
+  };
+  // The ways of an advice are those of the tables, of each kind the best.
+  const auto check = [](const nlohmann::json& json) {
+    const nlohmann::json& advice = json["advice"];
+    const double alone = advice["computing_seconds_per_token"];
+    const nlohmann::json& whole = json["compressions"][0];
+    CHECK(alone == Approx(whole["computing_share"].get<double>() * whole["seconds_per_token"].get<double>()));
+    REQUIRE(advice["ways"].size() == 3);
+    CHECK(advice["ways"][0]["seconds_per_token"] == whole["seconds_per_token"]);
+    for (const nlohmann::json& each : json["compressions"]) {
+      CHECK(each["seconds_per_token"].get<double>() * each["tokens_per_second"].get<double>() == Approx(1));
+      if (each["compress_rank"] != advice["ways"][1]["compress_rank"]) continue;
+      CHECK(advice["ways"][1]["seconds_per_token"] == each["seconds_per_token"]);
+    }
+    for (const nlohmann::json& each : json["local_steps"]) {
+      if (each["inner_steps"] != advice["ways"][2]["inner_steps"]) continue;
+      CHECK(advice["ways"][2]["seconds_per_token"] == each["seconds_per_token"]);
+      CHECK(advice["ways"][2]["waiting_share"] == 1 - each["computing_share"].get<double>());
+    }
+    return advice;
+  };
+  const auto [slow, slow_json] = plan("--link 10Mbit/100ms");
+  CHECK(has(slow, "per token"));
+  const nlohmann::json local = check(slow_json);
+  CHECK(local["exchange"] == "local_steps");
+  CHECK(local["seconds_per_token"] <= 1.05 * local["computing_seconds_per_token"].get<double>());
+  CHECK(has(slow, fmt::format("links of 10Mbit/100ms: local steps (--exchange local --inner-steps {}), ",
+                              local["inner_steps"].get<int>())));
+  CHECK(has(slow, ", since whole gradients take "));
+  CHECK(has(slow, " and factors (--compress-rank "));
+  CHECK(local["ways"][0]["waiting_share"] > 0.9);
+  const auto [middle, middle_json] = plan("--link 1Gbit/1ms");
+  // In agreement with what is said of factors alone.
+  CHECK(has(middle, "factors do not pay: "));
+  CHECK(check(middle_json)["exchange"] == "local_steps");
+  CHECK(has(middle, ": local steps (--exchange local --inner-steps 10), "));
+  const auto [fast, fast_json] = plan("--link 1000Gbit/1us");
+  CHECK(check(fast_json)["exchange"] == "whole");
+  CHECK(has(fast, "links of 1000Gbit/1us: whole gradients, "));
+  CHECK(has(fast, "waiting), which saves little or nothing; computing alone takes "));
+  // Those that do not go together, and one rank, have none.
+  for (const char* more : {"--link 10Mbit/100ms --shard optimizer", "--ranks 1"}) {
+    const auto [text, json] = plan(more);
+    CHECK(json["advice"].is_null());
+    CHECK_FALSE(has(text, "advice"));
+  }
 }
 
 TEST_CASE("plan gpt shows that shards of a host and copies on others spare the link", "[gpt][float_plan]") {
