@@ -2,15 +2,16 @@
 
 compress.py --data FILE [--workers N] [--ranks 1,2,4,8] [--shard-ranks S] [--inner-steps 8,20] [--share S] [--net L,H,W] [--context T]
 [--steps N] [--batch B] [--rate R] [--local-rate R] [--outer R,M] [--bits B] [--kept S] [--seeds N] [--kills N] [--checkpoint-seconds S]
-[--optimizer NAME] [--format f32|1-6-9] [--out FOLDER]: prints a table of validation losses in nats per byte of text and of the bytes that a
-process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends with a line of JSON.
---local-rate is the learning rate of local steps, by default the root of the number of workers, up to 3, times the rate, or with --optimizer
-muon the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks that many neighbours divide the parameters, in one more row for each rank of
-factors that is a multiple; factors are then of shards, and bytes those of parameters and gradients among neighbours, too. Local steps send
-the share S of differences, in B bits each, and keep the share --kept of the rest; factors are sent in --format. With --kills every seed is
-trained once more in local steps (the first of --inner-steps), in which that many processes are killed, one at a time; they have checkpoints
-every --checkpoint-seconds. Aims: the mean loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer,
-is within the spread of seeds of whole gradients, or below; with kills it is within that of local steps."""
+[--optimizer NAME] [--format f32|1-6-9] [--start fixed|warm] [--out FOLDER]: prints a table of validation losses in nats per byte of text
+and of the bytes that a process sends (in local steps: sends or receives, whichever is more) in a step, writes FOLDER/losses.svg, and ends
+with a line of JSON. --local-rate is the learning rate of local steps, by default the root of the number of workers, up to 3, times the
+rate, or with --optimizer muon the rate; --outer has the rate and the momentum of the shared parameters. With --shard-ranks that many
+neighbours divide the parameters, in one more row for each rank of factors that is a multiple; factors are then of shards, and bytes those
+of parameters and gradients among neighbours, too. Local steps send the share S of differences, in B bits each, and keep the share --kept of
+the rest; factors are sent in --format, and begin with --start. With --kills every seed is trained once more in local steps (the first of
+--inner-steps), in which that many processes are killed, one at a time; they have checkpoints every --checkpoint-seconds. Aims: the mean
+loss of some rank, with at least a quarter fewer bytes, and of local steps, with 400 times fewer, is within the spread of seeds of whole
+gradients, or below; with kills it is within that of local steps."""
 
 import argparse
 import json
@@ -42,7 +43,7 @@ def train(options, rank, seed, shards=0):
     if not (run / "model.safetensors").exists():
         arguments = [*arguments_of(options, options.batch, seed, options.rate), "--compress-rank", rank]
         if rank:
-            arguments += ["--compress-format", options.format]
+            arguments += ["--compress-format", options.format, "--compress-start", options.start]
         if (run / "options.ini").exists():
             arguments = ["--resume"]
         if shards:
@@ -94,6 +95,7 @@ def parse():
     parser.add_argument("--bits", default="1")
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--format", choices=("f32", "1-6-9"), default="f32")
+    parser.add_argument("--start", choices=("fixed", "warm"), default="fixed")
     for name, default in (("rate", 3e-3), ("share", 1 / 16), ("kept", 0.9), ("checkpoint-seconds", 5)):
         parser.add_argument(f"--{name}", type=float, default=default)
     for name, default in (("workers", 2), ("context", 128), ("steps", 500), ("batch", 16), ("seeds", 3), ("kills", 0), ("shard-ranks", 0)):
@@ -116,8 +118,9 @@ def main():
         settings["local_rate"] = options.local_rate
     if options.optimizer != "adamw":
         settings["optimizer"] = options.optimizer
-    if options.format != "f32":
-        settings["format"] = options.format
+    for name, usual in (("format", "f32"), ("start", "fixed")):
+        if getattr(options, name) != usual:
+            settings[name] = getattr(options, name)
     earlier_runs.require_same_settings(options.out, json.loads(json.dumps(settings)))
     print(f"validation loss after {options.steps} steps of {options.batch} x {options.context} tokens by {options.workers} processes, "
           f"{options.seeds} seeds")
