@@ -50,6 +50,27 @@ struct Outcomes {
   }
 };
 
+// Makes the folder of a finished run of what another rank has of it. There may be what a rank had begun here, before the search
+// went on with others.
+void put_results(const TensorFile& results, const std::string& variant, const fs::path& folder,
+                 const std::vector<std::string>& files) {
+  fs::create_directories(folder);
+  const auto put = [&](const std::string& name) {
+    const auto found = results.tensors.find(variant + "/" + name);
+    if (found == results.tensors.end()) {
+      fs::remove(folder / name);
+    } else {
+      write_atomically(folder / name, std::as_bytes(found->second.as<std::uint8_t>()));
+    }
+  };
+  for (const std::string& name : files) {
+    if (name != run::model_name) put(name);
+  }
+  put(run::model_name);  // last: it says that all is there
+  run::remove_checkpoints(folder);
+  fs::remove(folder / encoder_name);
+}
+
 // One round: a run for each variant, in sub-folders of a folder.
 class Round {
  public:
@@ -181,15 +202,12 @@ std::vector<double> Round::train_spread() {
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       const TensorFile file = TensorFile::parse(all[rank], fmt::format("variants of rank {}", rank), Checksum::required);
       for (std::size_t v = 0; v < variants_.size(); ++v) {
-        const auto found = file.metadata.find(variants_[v].name);
-        if (found != file.metadata.end()) accuracies[v] = std::stod(found->second);
-      }
-      for (const auto& [name, tensor] : file.tensors) {
-        const fs::path path = folder_ / name;
-        // Elsewhere there may be what another rank had begun here, before the search went on with other ranks.
-        if (hosts[rank] == mpi::host_name() && fs::exists(path)) continue;
-        fs::create_directories(path.parent_path());
-        write_atomically(path, std::as_bytes(tensor.as<std::uint8_t>()));
+        const std::string& name = variants_[v].name;
+        const auto found = file.metadata.find(name);
+        if (found == file.metadata.end()) continue;
+        accuracies[v] = std::stod(found->second);
+        const bool is_here = hosts[rank] == mpi::host_name() && fs::exists(folder_ / name / run::model_name);
+        if (!is_here) put_results(file, name, folder_ / name, options_.result_files);
       }
     }
     if (!interrupted) fs::remove_all(folder_ / shared_folder);

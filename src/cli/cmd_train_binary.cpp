@@ -23,6 +23,7 @@
 #include "core/text.h"
 #include "data/soft_labels.h"
 #include "launch/supervisor.h"
+#include "layerwise/model.h"
 #include "layerwise/search.h"
 #include "layerwise/trainer.h"
 #include "simd/kernels.h"
@@ -276,7 +277,7 @@ int train_binary(Session& session, std::span<const std::string> args) {
   const layerwise::SearchOptions search{
       settings.run,           settings.spread,
       settings.search_rounds, files_of_run(options, settings),
-      options_file,           {model_file, config_file, metrics_file, options_file, net_file, log_file}};
+      options_file,           {model_file, layerwise::heads_name, config_file, metrics_file, options_file, net_file, log_file}};
   const auto train = [&](mpi::Comm& comm, const layerwise::RunOptions& run) {
     settings.run = run;
     settings.resume = run.resume;

@@ -4,6 +4,7 @@ would take the cores away from what runs on the hosts, the kernel's bridge with 
 Needs root.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("BITLOOM_BIN", ROOT / "build/release/bin"))
+PROGRAM = BIN / "bitloom"
 AGENT = Path(__file__).resolve().parent / "agent"  # reaches a host as ssh would: AGENT HOST COMMAND...
 STATE = "BITLOOM_TEST_HOSTS"  # in the environment: the folder that says which hosts there are
 
@@ -73,6 +75,18 @@ class Hosts:
             run("ip", "-n", name, "link", "set", "net0", "up")
             run("ip", "-n", name, "link", "set", "lo", "up")
             (self.folder / address).write_text(name + "\n")
+
+    @property
+    def disk(self):
+        """What every host calls the disk that is its own."""
+        return self.folder / "disk"
+
+    def give_disks(self):
+        """A disk for each host; returns what this machine calls them. The first host's is `disk` here, too."""
+        disks = [self.disk, *(self.folder / f"disk-{address}" for address in self.addresses[1:])]
+        for disk in disks:
+            disk.mkdir()
+        return disks
 
     def environment(self):
         environment = dict(os.environ)
@@ -157,3 +171,12 @@ class Hosts:
 
 def cache_of(folder, address):
     return folder / f"cache-{address}"
+
+
+def tensors(run):
+    """Those of the model in a run folder, without its notes."""
+    data = (run / "model.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__")
+    return header, data[8 + length:]

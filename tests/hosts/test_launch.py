@@ -10,9 +10,8 @@ import time
 import unittest
 from pathlib import Path
 
-from hosts import AGENT, BIN, Hosts, cache_of
+from hosts import AGENT, PROGRAM, Hosts, cache_of, tensors
 
-PROGRAM = BIN / "bitloom"
 KILLS = int(os.environ.get("BITLOOM_KILLS", "12"))
 
 
@@ -188,14 +187,6 @@ class Launch(unittest.TestCase):
         process.wait()
         self.wait(lambda: not any(self.hosts.ranks(host) for host in range(4)), 30)
         self.finish(self.launch(epochs), epochs)
-
-
-def tensors(run):
-    data = (run / "model.safetensors").read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + length])
-    header.pop("__metadata__")
-    return header, data[8 + length:]
 
 
 if __name__ == "__main__":
