@@ -264,29 +264,6 @@ TEST_CASE("what a message leaves out fades by a tenth unless --kept-share says o
   CHECK_FALSE(same_tensors(by_default, train("all", {"--kept-share", "1"})));
 }
 
-// A run does not remember all options: a task that was taken away once went on without --watchdog-seconds.
-TEST_CASE("a task of a Slurm array goes on with all its options", "[gpt][local]") {
-  const TempDir folder;
-  write_file(folder / "bitloom", "#!/bin/sh\necho \"$@\"\n");
-  std::filesystem::permissions(folder / "bitloom", std::filesystem::perms::owner_all);
-  const std::string script = (source_folder() / "scripts/cluster/local-workers.sbatch").string();
-  const auto started = [&] {
-    const Outcome outcome =
-        run_shell(folder.path(), "export BITLOOM=./bitloom SLURM_ARRAY_TASK_ID=2 SLURM_JOB_ID=1\n'" + script +
-                                     "' runs cnn --net tiny --watchdog-seconds 60 --notice-command 'no notice'");
-    INFO(outcome.out << outcome.err);
-    CHECK(outcome.code == 0);
-    return outcome.out;
-  };
-  const std::string options =
-      "train cnn --net tiny --watchdog-seconds 60 --notice-command no notice --exchange local --through runs/shared --worker "
-      "worker-2";
-  CHECK(started() == options + " --out runs/worker-2\n");
-  std::filesystem::create_directories(folder / "runs/worker-2");
-  write_file(folder / "runs/worker-2/options.ini", "");
-  CHECK(started() == options + " --resume --out runs/worker-2\n");
-}
-
 TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {
   const TempDir folder;
   write_text(folder / "text.txt");
