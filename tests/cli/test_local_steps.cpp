@@ -4,6 +4,7 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -262,6 +263,53 @@ TEST_CASE("what a message leaves out fades by a tenth unless --kept-share says o
   const auto by_default = train("default", {});
   CHECK(same_tensors(by_default, train("tenth", {"--kept-share", "0.9"})));
   CHECK_FALSE(same_tensors(by_default, train("all", {"--kept-share", "1"})));
+}
+
+// Messages are merged wherever they meet, so inner processes of the tree send more.
+TEST_CASE("a process at the end of the tree sends and gets as much in a large job as in a small one", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto most = [&](const std::string& run, const nlohmann::json::json_pointer& what) {
+    std::uint64_t bytes = 0;
+    for (const nlohmann::json& line : lines_of(folder / run, "exchange")) {
+      bytes = std::max(bytes, line.at(what).get<std::uint64_t>());
+    }
+    return bytes;
+  };
+  const nlohmann::json::json_pointer sent("/sent_bytes"), received("/received_bytes"), up("/tree/sent_up"),
+      down("/tree/sent_down");
+  std::map<int, std::uint64_t> sent_by, received_by;
+  for (const int ranks : {2, 7}) {
+    const std::string run = fmt::format("of-{}", ranks);
+    const Outcome outcome = run_ranks(folder.path(), ranks,
+                                      with(quick_gpt(run, 40), {"--exchange", "local", "--inner-steps", "5", "--quorum", "1",
+                                                                "--fan-in", "2", "--keep", "last"}));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    std::vector<std::string> runs;  // by rank: their names end with its number on this host
+    for (const auto& entry : std::filesystem::directory_iterator(folder / run / "workers"))
+      runs.push_back(std::filesystem::relative(entry.path(), folder.path()));
+    std::ranges::sort(runs);
+    REQUIRE(runs.size() + 1 == static_cast<std::size_t>(ranks));
+    const std::string& leaf = runs.back();
+    sent_by[ranks] = most(leaf, sent);
+    received_by[ranks] = most(leaf, received);
+    CHECK(most(leaf, up) == sent_by[ranks]);
+    CHECK(most(leaf, down) == 0);
+    CHECK(most(run, up) == 0);
+    CHECK(most(run, down) == (ranks == 2 ? 1 : 2) * most(run, received));
+    if (ranks == 2) continue;
+    // Rank 1 has two below it.
+    CHECK(most(runs.front(), up) > 2 * sent_by[ranks]);
+    CHECK(most(runs.front(), up) < 4 * sent_by[ranks]);
+    CHECK(most(runs.front(), down) == 2 * most(runs.front(), received));
+  }
+  INFO(sent_by[2] << " and " << sent_by[7] << " sent, " << received_by[2] << " and " << received_by[7] << " received");
+  // A byte or two for each worker say how many rounds it is further. A reply is cut to a message's elements, with a bit or two
+  // more for each.
+  CHECK(static_cast<double>(sent_by[7]) < 1.02 * static_cast<double>(sent_by[2]));
+  CHECK(static_cast<double>(received_by[7]) < 1.3 * static_cast<double>(received_by[2]));
+  CHECK(static_cast<double>(received_by[7]) < 1.5 * static_cast<double>(sent_by[2]));
 }
 
 TEST_CASE("options of local steps that do not go together are refused", "[gpt][local]") {

@@ -37,6 +37,11 @@ struct RoundReply {
 // Why a worker leaves: all rounds are over, or its run is asked to stop.
 enum class Leaving : std::uint8_t { done, stopped };
 
+// Bytes that a process has sent along a tree: what it and those below it had for the root, and replies to those below it.
+struct TreeTraffic {
+  std::uint64_t up = 0, down = 0;
+};
+
 class LocalExchange {
  public:
   LocalExchange() = default;
@@ -85,6 +90,8 @@ class LocalExchange {
   virtual std::optional<RoundReply> read_reply(std::uint64_t round) = 0;
   // How many rounds this one has ended.
   virtual std::uint64_t ended() const = 0;
+  // Since the last call; none where there is no tree.
+  virtual std::optional<TreeTraffic> take_traffic() { return std::nullopt; }
   // Removes what nobody needs any more: states but the last two, what came before these.
   virtual void clean() = 0;
 };

@@ -304,6 +304,8 @@ void LocalSteps::finish(Json& line, const SignOfLife& alive) {
           {"waited_seconds", waited},
           {"sent_bytes", std::exchange(sent_bytes_, 0)},
           {"received_bytes", std::exchange(received_bytes_, 0)}};
+  // An inner process of a tree passes more on than it has itself.
+  if (const auto traffic = exchange_.take_traffic()) line["tree"] = {{"sent_up", traffic->up}, {"sent_down", traffic->down}};
   if (last_) line["workers"] = last_->workers.size();
   if (rounds_ * interval() > trainer_.steps()) {
     // At its own last step a worker leaves a round before its time.

@@ -238,6 +238,11 @@ std::optional<RoundReply> TreeExchange::read_reply(std::uint64_t round) {
   return found == replies_.end() ? std::nullopt : std::optional(found->second);
 }
 
+std::optional<TreeTraffic> TreeExchange::take_traffic() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(traffic_, {});
+}
+
 void TreeExchange::serve() {
   try {
     silent_.assign(workers(), Patience(Clock::now()));
@@ -317,10 +322,8 @@ bool TreeExchange::serve_round(std::uint64_t round) {
     reply.previous.clear();
     tree_.spread(std::move(message));
     (void)tree_.next_reply();  // this one
-    const std::lock_guard lock(mutex_);
-    replies_.emplace(round, std::move(reply));
-    ++ended_;
-    longest_round_ = std::max(longest_round_, seconds_since(start));
+    ++ended_;                  // before the reply can be seen
+    keep_reply(std::move(reply), start);
     return true;
   }
   for (Patience for_reply(Clock::now()); !tree_.has_reply(round); check_patience(for_reply)) {
@@ -331,10 +334,18 @@ bool TreeExchange::serve_round(std::uint64_t round) {
   const std::uint64_t bytes = encode(bundle).size();
   RoundReply reply = take_reply(round, std::move(bundle));
   reply.bytes = bytes;
-  longest_round_ = std::max(longest_round_, seconds_since(start));
-  const std::lock_guard lock(mutex_);
-  replies_.emplace(round, std::move(reply));
+  keep_reply(std::move(reply), start);
   return true;
+}
+
+void TreeExchange::keep_reply(RoundReply reply, Clock::time_point start) {
+  longest_round_ = std::max(longest_round_, seconds_since(start));
+  const mpi::TreeCounts counts = tree_.take_counts();
+  const std::lock_guard lock(mutex_);
+  traffic_.up += counts.sent_up;
+  traffic_.down += counts.sent_down;
+  const std::uint64_t round = reply.round;
+  replies_.emplace(round, std::move(reply));
 }
 
 // Takes off what was sent besides tokens.

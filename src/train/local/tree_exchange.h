@@ -66,6 +66,7 @@ class TreeExchange final : public LocalExchange {
                   double deadline_seconds) override;
   std::optional<RoundReply> read_reply(std::uint64_t round) override;
   std::uint64_t ended() const override { return ended_; }
+  std::optional<TreeTraffic> take_traffic() override;
   void clean() override;
 
  private:
@@ -79,6 +80,7 @@ class TreeExchange final : public LocalExchange {
   bool wait_and_look();
   bool is_complete(std::uint64_t round);
   bool serve_round(std::uint64_t round);
+  void keep_reply(RoundReply reply, Clock::time_point start);
   RoundReply take_reply(std::uint64_t round, mpi::Bundle bundle);
   double shortest_patience() const { return options_.patience_seconds.value_or(comm_.settings().watchdog_seconds); }
   void check_patience(Patience& waiting, const std::string& who = "a worker") const;
@@ -111,6 +113,7 @@ class TreeExchange final : public LocalExchange {
   mutable std::mutex mutex_;
   std::deque<mpi::Bundle> outgoing_;             // this worker's
   std::map<std::uint64_t, RoundReply> replies_;  // the last ones
+  TreeTraffic traffic_;
   std::exception_ptr error_;
   std::atomic<double> deadline_seconds_;
   std::atomic<std::uint64_t> ended_ = 0;
