@@ -407,7 +407,13 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   for (Json& stage : json["stages"]) {
     if (object == "head") targets.push_back(&stage["head"]);
     if (object == stage["name"]) {
-      if (member == "epochs" || member == "passes_gradient" || member == "augment") targets.push_back(&stage);
+      // Stages that are named after a layer often train it alone: the layer's setting is meant then, for other stages.
+      const bool parts_layers = member == "passes_gradient" && stage["train"].size() > 1;
+      if (parts_layers && std::ranges::any_of(json["layers"], [&](const Json& layer) { return layer["name"] == object; })) {
+        fail(ErrorKind::usage, "'{}': a stage of several layers and a layer have this name; expected another name of the stage",
+             key);
+      }
+      if (member == "epochs" || member == "augment" || parts_layers) targets.push_back(&stage);
       if (is_stage_option(member)) targets.push_back(&stage["options"]);
     }
     known.push_back(stage["name"]);

@@ -190,6 +190,21 @@ TEST_CASE("a layer says whether it passes its gradient, where it is not as its s
       "a.passes_gradient=false: layer 'a': passes_gradient: false, but no stage trains it together with a layer that it reads; "
       "expected it of a layer that reads one which learns with it");
   CHECK(has(message_of(ErrorKind::usage, [&] { with_setting(net, "c.passes_gradient", "false"); }), "layer 'c'"));
+
+  // A stage that trains a layer alone may have its name, and passes nothing.
+  const std::string greedy = R"(, "stages": [{"train": ["a"]}, {"train": ["b"]}, {"name": "%", "train": ["a", "b"]}])";
+  const auto named = [&](const std::string& name) {
+    return parse_net(R"({"layers": [)" + a + ", " + b + "]" + std::string(greedy).replace(greedy.find('%'), 1, name) + "}",
+                     "greedy.json");
+  };
+  CHECK(with_setting(named("together"), "b.passes_gradient", "false").layers[1].passes_gradient == false);
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] {
+                         with_setting(parse_net(R"({"layers": [)" + a + ", " + b + R"(], "stages": [{"train": ["a", "b"]}]})",
+                                                "unnamed.json"),
+                                      "a.passes_gradient", "false");
+                       }),
+            "'a.passes_gradient': a stage of several layers and a layer have this name"));
 }
 
 TEST_CASE("a layer whose stage gives it no head cannot vote", "[net]") {
