@@ -90,8 +90,8 @@ void RunRecord::weigh_compression(const CompressionTimes& step) {
   const auto milliseconds = [&](double seconds) { return 1e3 * seconds / static_cast<double>(mean.steps); };
   progress_.line(fmt::format(
       "{}: factors of gradients take more time than they save: {:.2f} ms of computing a step, where the {} that they save "
-      "would take {:.2f} ms more (sums of {} are waited for {:.2f} ms; means of {} steps). A smaller rank, or 0, is faster "
-      "here",
+      "would take {:.2f} ms more (sums of {} are waited for {:.2f} ms; means of {} steps). A smaller rank, or 0, may be "
+      "faster here",
       marked_field("compress_rank"), milliseconds(mean.computing_seconds),
       format_bytes((mean.whole_bytes - mean.sent_bytes) / mean.steps), milliseconds(saved_seconds(mean)),
       format_bytes(mean.sent_bytes / mean.steps), milliseconds(mean.waiting_seconds), mean.steps));

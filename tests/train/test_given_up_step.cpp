@@ -79,7 +79,7 @@ TEST_CASE("a step that is given up after any of its micro-batches but the last l
   }
 }
 
-TEST_CASE("a step of one micro-batch, or at its last, is not given up", "[train]") {
+TEST_CASE("a step is not given up at its last micro-batch", "[train]") {
   StateInSteps setting(DType::f32);
   std::size_t asked = 0;
   CHECK(setting.trainer.step_unless([&] { return ++asked == micro_batches; }).has_value());

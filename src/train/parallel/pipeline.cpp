@@ -299,7 +299,7 @@ std::optional<Loss> Pipeline::run(nn::Pass pass, std::span<const std::uint64_t> 
       backward(action, pass, scale);
     }
     if (on_pass_) on_pass_();
-    if (action.work == Work::backward && i + 1 < actions.size() && is_given_up && is_given_up()) {
+    if (action.work == Work::backward && !pass.is_last && is_given_up && is_given_up()) {
       held_.clear();
       return std::nullopt;
     }

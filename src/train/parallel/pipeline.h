@@ -58,8 +58,8 @@ class Pipeline {
 
   // Collective: micro-batches of these numbers of step pass.step, forward and backward, with `scale` as Task::loss() has it.
   // Adds to gradients; calls pass.on_gradient as one process does. Returns the sum of losses on the last stage, 0 elsewhere;
-  // nothing where is_given_up, asked between micro-batches by a process that has the whole net, says that the rest is not to
-  // be passed. Then no gradient was announced.
+  // nothing where is_given_up, asked after all but the last micro-batch by a process that has the whole net, says that the rest
+  // is not to be passed. Then no gradient was announced.
   std::optional<Loss> run(nn::Pass pass, std::span<const std::uint64_t> micro_batches, double scale,
                           const std::function<bool()>& is_given_up = {});
   // Collective: forward alone, training or not, as the pass says; the losses of all but the last `uncounted` micro-batches.
