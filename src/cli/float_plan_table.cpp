@@ -113,9 +113,6 @@ void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::
                         std::size_t batch) {
   const FloatPlan& whole = plans.front().plan;
   const auto bytes = [](const FloatPlan& plan) { return plan.stages.front().data.total(); };
-  const auto less_time = [](const plan::CompressionPlan& a, const plan::CompressionPlan& b) {
-    return a.plan.seconds < b.plan.seconds;
-  };
   terminal.print("\n{} data-parallel ranks that exchange gradients whole, or by factors of a rank (--compress-rank):",
                  whole.grid.data);
   terminal.print("  {:<8}{:>14}{:>10}{:>12}{:>12}{:>13}", "rank", "bytes sent", "", "a step", unit_of(model) + "s/s",
@@ -128,23 +125,7 @@ void print_compressions(Terminal& terminal, const plan::FloatModel& model, std::
   }
   if (plans.size() == 1) {
     terminal.print("factors would not be much smaller: most parameters are tables of tokens or vectors, which go as they are");
-    return;
   }
-  // Steps learn less by factors of a smaller rank: of those that take about as long as the fastest, the largest.
-  constexpr double about = 1.1;
-  const double fastest = std::ranges::min_element(plans, less_time)->plan.seconds;
-  const auto best = std::find_if(plans.rbegin(), plans.rend(),
-                                 [&](const plan::CompressionPlan& each) { return each.plan.seconds <= about * fastest; });
-  const double gain = whole.seconds / best->plan.seconds;
-  constexpr double pays = 1.05;  // below, what is lost by factors is hardly worth it
-  if (gain < pays) {
-    terminal.print("factors do not pay: with whole gradients ranks compute {:.0f}% of the time already", 100 * whole.computing);
-    return;
-  }
-  terminal.print(
-      "factors of rank {} take a step {:.3g} times as fast: with whole gradients ranks wait {:.0f}% of the time for "
-      "links. Smaller ranks would hardly be faster, and a step learns less by them",
-      best->rank, gain, 100 * (1 - whole.computing));
 }
 
 void print_local_steps(Terminal& terminal, const plan::FloatModel& model, std::span<const plan::LocalPlan> plans,

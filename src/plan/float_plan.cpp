@@ -65,7 +65,7 @@ void plan_time(const FloatLayout& layout, const FloatTimes& times, const Costs& 
   for (std::size_t s = 0; s < layout.stages; ++s) {
     const double last_backward = costs.whole[layout.shape.part(s, 0)].backward;
     plan.seconds = std::max(plan.seconds, step.events[s].back().end + times.after_passes(s, last_backward));
-    busy += static_cast<double>(plan.micro_batches) * plan.stages[s].compute;
+    busy += static_cast<double>(plan.micro_batches) * plan.stages[s].compute + times.muon_seconds(s);
   }
   plan.computing = busy / (static_cast<double>(layout.stages) * plan.seconds);
 }

@@ -24,6 +24,8 @@ class FloatTimes {
   double data_seconds(std::size_t stage) const;
   // From the end of a stage's last pass, that backward through its first part, to the end of its step.
   double after_passes(std::size_t stage, double last_backward) const;
+  // Of that, what Muon computes.
+  double muon_seconds(std::size_t stage) const;
 
  private:
   // A group of ranks that are `stride` apart.
@@ -52,7 +54,6 @@ class FloatTimes {
     double computing = 0;
   };
   Compressed compressed_seconds() const;
-  double muon_seconds(std::size_t stage) const;
 
   const FloatLayout& layout_;
   const FloatCluster& cluster_;

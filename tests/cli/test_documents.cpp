@@ -169,7 +169,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "plan gpt --net gpt2-124m --memory", .says = {"GiB"}},
       {.command = "plan gpt --net gpt2-355m", .says = {"best first", "tokens/s"}},
       {.command = "plan gpt --net gpt2-124m --batch 64",
-       .says = {"factors of rank", "times as fast", "links of 10Mbit/100ms: local steps"}},
+       .says = {"by factors of a rank", "links of 10Mbit/100ms: local steps"}},
       {.command = "plan gpt --net 8.3b", .says = {"16 x 4 x 8", "bubble"}, .does_not_say = {"does not fit"}},
       {.command = "plan shape \"amoebanet-d(18,208)\"", .says = {"best first", "images/s"}},
       {.command = "plan shape transformer-103", .says = {"1 x 8 x 1"}, .does_not_say = {"does not fit"}},
