@@ -94,7 +94,7 @@ def joined(planes, map, kind, factor, padding):
 
 
 class Layer(nn.Module):
-    """`inputs`: planes and rows of each; `offset`: standard deviations by which thresholds begin below the mean, so that few bits are set."""
+    """`inputs`: planes and rows of each; `offset`: standard deviations by which thresholds begin below the mean: few bits are set."""
 
     def __init__(self, spec, inputs, offset):
         super().__init__()

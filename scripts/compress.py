@@ -62,7 +62,7 @@ def train_shards(options, rank, seed):
 
 
 def train_locally(options, inner_steps, seed, kills=0):
-    folder = options.out / f"local{inner_steps}-seed{seed}{'-killed' if kills else ''}"
+    folder = options.out / f"local{inner_steps}-seed{seed}{f'-killed{kills}-{options.checkpoint_seconds:g}s' if kills else ''}"
     if not (folder / "done.json").exists():
         arguments = [*arguments_of(options, options.batch // options.workers, seed, options.local_rate), "--inner-steps", inner_steps,
                      "--sent-share", options.share, "--value-bits", options.bits, "--kept-share", options.kept,
@@ -105,6 +105,8 @@ def parse():
     options.net = tuple(int(part) for part in options.net.split(","))
     options.outer = tuple(float(part) for part in options.outer.split(","))
     options.ranks = [int(part) for part in options.ranks.split(",") if part]
+    if options.start == "warm" and options.shard_ranks:
+        parser.error("--start warm with --shard-ranks: factors of shards begin with fixed ones")
     options.inner_steps = [int(part) for part in options.inner_steps.split(",") if part]
     return options
 

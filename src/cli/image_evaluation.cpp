@@ -61,6 +61,10 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
   if (!result.confusion.empty()) {
     terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
   }
+  if (result.confusion.empty()) {
+    terminal.print("({} classes: more than {} are not counted one by one)", classes,
+                   layerwise::Evaluation::most_confused_classes);
+  }
   for (std::size_t row = 0; row < classes && !result.confusion.empty(); ++row) {
     std::int64_t images = 0;
     std::int64_t predicted = 0;

@@ -11,6 +11,7 @@ namespace bitloom::cli {
 namespace fs = std::filesystem;
 
 StagedFiles::StagedFiles(const char* option, const fs::path& folder) : folder_(folder), staging_(folder / ".bitloom-export") {
+  make_folder(option, folder);
   std::error_code ignored;
   fs::remove_all(staging_, ignored);  // of a process that was killed
   make_folder(option, staging_);

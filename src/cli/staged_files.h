@@ -1,12 +1,12 @@
-// Files that belong together and come into a folder at once.
+// Files that belong together and come into a folder one after the other once all of them are written.
 #pragma once
 
 #include <filesystem>
 
 namespace bitloom::cli {
 
-// They are written into a folder in that folder first, so that a full disk, or a process that is killed, leaves the files of
-// the same names as they were.
+// They are written into a folder in that folder first: until move() a full disk, or a process that is killed, leaves the files
+// of the same names as they were.
 class StagedFiles {
  public:
   // folder: is made if it is not there. Throws Error(io) that names the option.
