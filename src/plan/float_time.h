@@ -24,7 +24,7 @@ class FloatTimes {
   double data_seconds(std::size_t stage) const;
   // From the end of a stage's last pass, that backward through its first part, to the end of its step.
   double after_passes(std::size_t stage, double last_backward) const;
-  // Of that, what Muon computes.
+  // The part of it in which Muon computes.
   double muon_seconds(std::size_t stage) const;
 
  private:

@@ -215,7 +215,7 @@ TEST_CASE("plan gpt says which exchange pays on a link: local steps, factors or 
   CHECK(check(fast_json)["exchange"] == "whole");
   CHECK(has(fast, "links of 1000Gbit/1us: whole gradients, "));
   CHECK(has(fast, "waiting), which saves little or nothing; computing alone takes "));
-  // What Muon computes is no waiting, and local steps have it, too.
+  // The time in which Muon computes is no waiting, and local steps have it, too.
   const auto [muon, muon_json] = plan("--link 1000Gbit/1us --optimizer muon");
   CHECK(check(muon_json)["exchange"] == "whole");
   CHECK(muon_json["advice"]["waiting_share"] < 0.05);
