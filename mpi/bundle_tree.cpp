@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
+#include "core/stopwatch.h"
 
 namespace bitloom::mpi {
 namespace {
@@ -23,19 +24,6 @@ std::vector<std::byte> message_of_mark(std::uint64_t mark) {
   bundle.update = mark;
   return encode(bundle);
 }
-
-// Adds the seconds of its life to a total.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& total) : total_(total) {}
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  ~Stopwatch() { total_ += seconds_since(start_); }
-
- private:
-  double& total_;
-  Clock::time_point start_ = Clock::now();
-};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 // Counting and timing of collectives. Private to mpi/.
 #pragma once
 
-#include "core/clock.h"
+#include "core/stopwatch.h"
 #include "mpi/comm.h"
 
 namespace bitloom::mpi {
@@ -10,18 +10,14 @@ namespace bitloom::mpi {
 class Meter {
  public:
   // A piece of a call that was counted before.
-  explicit Meter(Traffic& traffic) : traffic_(traffic) {}
-  Meter(Traffic& traffic, std::size_t bytes) : traffic_(traffic) {
-    traffic_.bytes_sent += bytes;
-    ++traffic_.calls;
+  explicit Meter(Traffic& traffic) : seconds_(traffic.seconds) {}
+  Meter(Traffic& traffic, std::size_t bytes) : Meter(traffic) {
+    traffic.bytes_sent += bytes;
+    ++traffic.calls;
   }
-  Meter(const Meter&) = delete;
-  Meter& operator=(const Meter&) = delete;
-  ~Meter() { traffic_.seconds += seconds_since(start_); }
 
  private:
-  Traffic& traffic_;
-  Clock::time_point start_ = Clock::now();
+  Stopwatch seconds_;
 };
 
 }  // namespace bitloom::mpi

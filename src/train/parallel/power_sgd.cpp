@@ -6,10 +6,10 @@
 #include <limits>
 #include <utility>
 
-#include "core/clock.h"
 #include "core/error.h"
 #include "core/field.h"
 #include "core/random.h"
+#include "core/stopwatch.h"
 #include "core/suggest.h"
 #include "mpi/float_collectives.h"
 #include "nn/ops.h"
@@ -36,19 +36,6 @@ std::uint64_t bytes_of(FloatFormat format) { return format == FloatFormat::f32 ?
 void scale_by(std::span<float> values, float factor) {
   for (float& x : values) x *= factor;
 }
-
-// Adds the seconds that it lives to a sum.
-class TimeSpan {
- public:
-  explicit TimeSpan(double& sum) : sum_(sum) {}
-  TimeSpan(const TimeSpan&) = delete;
-  TimeSpan& operator=(const TimeSpan&) = delete;
-  ~TimeSpan() { sum_ += seconds_since(start_); }
-
- private:
-  double& sum_;
-  Clock::time_point start_ = Clock::now();
-};
 
 }  // namespace
 
@@ -215,7 +202,7 @@ PowerSgdReport PowerSgd::finish(std::span<nn::Tensor> gradients) {
 
 void PowerSgd::start(Part& part) {
   engine_.synchronize();
-  const TimeSpan computing(times_.computing_seconds);
+  const Stopwatch computing(times_.computing_seconds);
   part.first = {engine_.empty({part.p_size + part.exact_size + part.matrices.size()}, DType::f32, nn::Use::workspace),
                 part.p_size,
                 {},
@@ -235,7 +222,7 @@ void PowerSgd::start(Part& part) {
 
 void PowerSgd::start_q(Part& part) {
   wait(part.first);
-  const TimeSpan computing(times_.computing_seconds);
+  const Stopwatch computing(times_.computing_seconds);
   const std::span<float> values = part.first.values.as<float>();
   const std::span<float> flags = values.subspan(part.p_size + part.exact_size);
   part.second = {engine_.empty({part.q_size}, DType::f32, nn::Use::workspace), part.q_size, {}, {}, {}};
@@ -251,7 +238,7 @@ void PowerSgd::start_q(Part& part) {
 
 void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
   wait(part.second);
-  const TimeSpan computing(times_.computing_seconds);
+  const Stopwatch computing(times_.computing_seconds);
   for (const std::size_t i : part.matrices) {
     Matrix& matrix = matrices_[i];
     const std::span<float> gradient = gradients[matrix.shape].as<float>();
@@ -275,7 +262,7 @@ void PowerSgd::take(Part& part, std::span<nn::Tensor> gradients) {
 }
 
 void PowerSgd::settle(std::span<const nn::Tensor> gradients, const std::function<bool(std::size_t shape)>& is_skipped) {
-  const TimeSpan computing(times_.computing_seconds);
+  const Stopwatch computing(times_.computing_seconds);
   for (Matrix& matrix : matrices_) update_error(matrix, is_skipped(matrix.shape), gradients[matrix.shape].as<float>());
 }
 
@@ -387,12 +374,12 @@ void PowerSgd::start(Sum& sum) {
 
 void PowerSgd::wait(Sum& sum) {
   {
-    const TimeSpan waiting(times_.waiting_seconds);
+    const Stopwatch waiting(times_.waiting_seconds);
     sum.of_factors.wait();
     sum.of_rest.wait();
   }
   if (sum.narrow.empty()) return;
-  const TimeSpan computing(times_.computing_seconds);
+  const Stopwatch computing(times_.computing_seconds);
   clamp(sum.narrow);
   convert(sum.narrow, sum.values.as<float>().first(sum.factors));
 }
