@@ -53,23 +53,19 @@ nlohmann::json evaluation_json(const std::string& split, const layerwise::Evalua
           {"confusion", result.confusion}};
 }
 
-void print_evaluation(Terminal& terminal, const std::string& split, const std::vector<std::string>& class_names,
-                      const layerwise::Evaluation& result) {
+namespace {
+
+void print_classes(Terminal& terminal, const std::vector<std::string>& class_names,
+                   const std::vector<std::int64_t>& confusion) {
   const std::size_t classes = class_names.size();
   std::size_t width = 5;
   for (const std::string& name : class_names) width = std::max(width, name.size());
-  if (!result.confusion.empty()) {
-    terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
-  }
-  if (result.confusion.empty()) {
-    terminal.print("({} classes: more than {} are not counted one by one)", classes,
-                   layerwise::Evaluation::most_confused_classes);
-  }
-  for (std::size_t row = 0; row < classes && !result.confusion.empty(); ++row) {
+  terminal.print("{:<{}}  images  correct  accuracy  precision  most confused with", "class", width);
+  for (std::size_t row = 0; row < classes; ++row) {
     std::int64_t images = 0;
     std::int64_t predicted = 0;
     std::size_t rival = row;
-    const auto count = [&](std::size_t i, std::size_t j) { return result.confusion[i * classes + j]; };
+    const auto count = [&](std::size_t i, std::size_t j) { return confusion[i * classes + j]; };
     for (std::size_t other = 0; other < classes; ++other) {
       images += count(row, other);
       predicted += count(other, row);
@@ -81,6 +77,18 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
     };
     terminal.print("{:<{}}  {:>6}  {:>7}  {:>8}  {:>9}  {}", class_names[row], width, images, count(row, row), share(images),
                    share(predicted), rival == row ? "-" : fmt::format("{} ({})", class_names[rival], count(row, rival)));
+  }
+}
+
+}  // namespace
+
+void print_evaluation(Terminal& terminal, const std::string& split, const std::vector<std::string>& class_names,
+                      const layerwise::Evaluation& result) {
+  if (result.confusion.empty()) {
+    terminal.print("({} classes: more than {} are not counted one by one)", class_names.size(),
+                   layerwise::Evaluation::most_confused_classes);
+  } else {
+    print_classes(terminal, class_names, result.confusion);
   }
   terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", split, 100 * result.accuracy(),
                  result.correct, result.images, result.loss, images_per_second(result));

@@ -1,5 +1,6 @@
 // `plan gpt` on grids of ranks, as a user asks it.
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -11,6 +12,19 @@
 #include "tests/support/message_of.h"
 
 using namespace bitloom::test;
+
+namespace {
+
+// Text and JSON of a plan of the net `small` on eight ranks, unless `more` says otherwise.
+std::pair<std::string, nlohmann::json> plan_of_small(const std::filesystem::path& folder, const std::string& more) {
+  const Outcome outcome = run_program(
+      folder, words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --memory 16GiB --json plan.json " + more));
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  return {outcome.out, nlohmann::json::parse(read_file(folder / "plan.json"))};
+}
+
+}  // namespace
 
 TEST_CASE("plan gpt shows every grid of a number of ranks, best first, or the one that is given", "[gpt][float_plan]") {
   const TempDir folder;
@@ -126,14 +140,7 @@ TEST_CASE("plan gpt takes two parts for each stage of an interleaved pipeline", 
 
 TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][float_plan]") {
   const TempDir folder;
-  const auto plan = [&](const std::string& more) {
-    const Outcome outcome =
-        run_program(folder.path(),
-                    words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --memory 16GiB --json plan.json " + more));
-    INFO(outcome.out << outcome.err);
-    REQUIRE(outcome.code == 0);
-    return std::pair(outcome.out, nlohmann::json::parse(read_file(folder / "plan.json")));
-  };
+  const auto plan = [&](const std::string& more) { return plan_of_small(folder.path(), more); };
   const auto [slow, json] = plan("--link 10Mbit/100ms");
   CHECK(has(slow, "8 data-parallel ranks that exchange gradients whole, or by factors of a rank"));
   const auto& compared = json["compressions"];
@@ -170,14 +177,7 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
 
 TEST_CASE("plan gpt says which exchange pays on a link: local steps, factors or whole gradients", "[gpt][float_plan]") {
   const TempDir folder;
-  const auto plan = [&](const std::string& more) {
-    const Outcome outcome =
-        run_program(folder.path(),
-                    words_of("plan gpt --net small --batch 64 --ranks 8 --gflops 100 --memory 16GiB --json plan.json " + more));
-    INFO(outcome.out << outcome.err);
-    REQUIRE(outcome.code == 0);
-    return std::pair(outcome.out, nlohmann::json::parse(read_file(folder / "plan.json")));
-  };
+  const auto plan = [&](const std::string& more) { return plan_of_small(folder.path(), more); };
   // The ways of an advice are those of the tables, of each kind the best.
   const auto check = [](const nlohmann::json& json) {
     const nlohmann::json& advice = json["advice"];
