@@ -114,15 +114,17 @@ TEST_CASE("a task of a Slurm array goes on with all its options", "[gpt][local]"
 TEST_CASE("a task of a Slurm array puts itself back alone, and not when it was cancelled", "[gpt][local]") {
   const TempDir folder;
   for (const auto& [name, text] :
-       {std::pair("bitloom", "#!/bin/sh\ntrap 'exit 4' TERM\necho begun\nwhile :; do sleep 0.05; done\n"),
+       {std::pair("bitloom", "#!/bin/sh\ntrap 'exit 4' TERM\necho begun\nfor i in $(seq 1200); do sleep 0.05; done\n"),
         std::pair("scontrol", "#!/bin/sh\necho scontrol \"$@\"\n")}) {
     write_file(folder / name, text);
     std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
   }
-  const auto after = [&](const std::string& signal) {
+  // The task's shell waits for `seconds` before it takes the number of its trainer: a signal that comes until then was lost.
+  const auto after = [&](const std::string& signal, const std::string& seconds) {
+    write_file(folder / "slow", "trap '[[ $BASH_COMMAND != \"trainer=\\$!\" ]] || sleep " + seconds + "' DEBUG\n");
     const Outcome outcome = run_shell(folder.path(), seen + fmt::format(R"(
 export PATH="$PWD:$PATH" BITLOOM=./bitloom SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_JOB_ID=17 SLURM_JOB_ID=17
-'{}' runs >out &
+BASH_ENV=slow '{}' runs >out &
 seen begun out
 kill -{} $!
 code=0
@@ -136,8 +138,10 @@ exit $code
     CHECK(outcome.code == 4);
     return outcome.out;
   };
-  CHECK(after("USR1") == "begun\nscontrol requeue 17_2\n");  // its time is nearly over
-  CHECK(after("TERM") == "begun\n");
+  for (const std::string seconds : {"0", "0.5"}) {
+    CHECK(after("USR1", seconds) == "begun\nscontrol requeue 17_2\n");  // its time is nearly over
+    CHECK(after("TERM", seconds) == "begun\n");
+  }
 }
 
 TEST_CASE("pods of an indexed job learn together, and one that was taken away goes on", "[gpt][local]") {
