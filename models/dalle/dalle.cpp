@@ -105,12 +105,16 @@ nn::Tensor DalleEmbedding::forward(nn::Pass& pass, const nn::Tensor& ids) {
   nn::Tensor y = pass.engine.empty(shape, inputs_.read().dtype(), nn::Use::activations);
   nn::Tensor flat = y.reshaped({ids.size(), config_.width});
   nn::gather(pass.engine, inputs_.read(), ids.reshaped({ids.size()}), flat);
+  const DType wide = nn::parameter_type(y.dtype());
+  const bool is_widened = config_.branch_values && y.dtype() != wide;
+  nn::Tensor sum = is_widened ? nn::converted(pass.engine, y, wide) : y;
   for (Positions& each : positions_) {
     const nn::VocabularySlice slice{0, each.table.shape[0] + 1};  // the last row is none
-    nn::gather(pass.engine, each.table.read(), rows_of(pass.engine, each, ids.shape(), first), flat, true, slice);
+    nn::gather(pass.engine, each.table.read(), rows_of(pass.engine, each, ids.shape(), first), flat, !is_widened, slice);
+    if (is_widened) nn::scale_add(pass.engine, 1, y, 1, sum);
   }
   pass.keep(ids);
-  return y;
+  return sum;
 }
 
 nn::Tensor DalleEmbedding::backward(nn::Pass& pass, const nn::Tensor& dy) {
@@ -138,7 +142,7 @@ std::uint64_t DalleEmbedding::stash_bytes(const nn::Shape& ids, DType /*values*/
 // --- DalleOutput ---
 
 DalleOutput::DalleOutput(const DalleConfig& config)
-    : norm_("norm", config.width),
+    : norm_("norm", config.width, config.branch_values),
       text_(table("head.text", config.text_vocabulary, config.width)),
       codes_(table("head.codes", config.codes, config.width)) {
   text_.overwrites = codes_.overwrites = true;

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "core/safetensors.h"
 #include "nn/activation.h"
 
 namespace bitloom::models {
@@ -27,6 +29,9 @@ struct GptConfig {
   unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
   nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
   bool recompute = false;  // keep of every block its input alone, and compute the rest again
+  // Type of what residual branches compute where the identity path, from the embeddings to the last norm, has P (Ramesh et al.
+  // 2021, figure 4), for training with gradient scales of blocks; none: both have V.
+  std::optional<DType> branch_values = {};
   // For deep nets (Huang et al. 2019, section 4): initial weights of the feed-forward parts divided by the layers, and a
   // magnitude at which the loss of training clips logits; 0: none.
   bool small_feed_forward = false;

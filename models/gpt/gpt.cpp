@@ -23,12 +23,13 @@ Gpt::Gpt(const GptConfig& config, std::size_t tokens, train::TensorGroup* group)
   const BlockConfig blocks = blocks_of(config_);
   BlockBuilder builder(blocks, group_);
   auto embedding = builder.layers().make_embedding("embedding", config_.padded_vocabulary(), config_.context, config_.width);
+  if (config_.branch_values) embedding->widen();
   head_.emplace(group_, embedding->tokens(), config_.vocabulary, config_.logit_clip);
   layers_.add(std::move(embedding));
   builder.add_dropout(layers_);
   const auto mask = std::make_shared<nn::AttentionMask>(nn::AttentionMask::causal(tokens_, tokens_));
   builder.add_blocks(layers_, [&](std::size_t) { return BlockBuilder::Mask{mask, nullptr}; });
-  layers_.emplace<nn::LayerNorm>("norm", config_.width);
+  layers_.emplace<nn::LayerNorm>("norm", config_.width, config_.branch_values);
 }
 
 double Gpt::cost(const nn::Shape& ids) const {

@@ -21,7 +21,7 @@ nn::LayerPointer BlockBuilder::attention(const std::string& name, const Mask& ma
   options.projection_deviation = projection_deviation();
   options.order = mask.order;
   auto branch = std::make_unique<Sequence>();
-  branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
+  branch->emplace<nn::LayerNorm>(name + ".norm", config_.width, config_.branch_values);
   layers_.add_attention(*branch, name, config_.width, mask.mask, options);
   add_dropout(*branch);
   return branch;
@@ -34,7 +34,7 @@ nn::LayerPointer BlockBuilder::feed_forward(const std::string& name) {
   second.deviation = projection_deviation();
   if (config_.small_feed_forward) first.deviation = second.deviation = 0.02 / static_cast<double>(config_.layers);
   auto branch = std::make_unique<Sequence>();
-  branch->emplace<nn::LayerNorm>(name + ".norm", config_.width);
+  branch->emplace<nn::LayerNorm>(name + ".norm", config_.width, config_.branch_values);
   layers_.add_expansion(*branch, name + ".first", config_.width, inside, first);
   // Numbers beyond those of dropout layers, and other ones for every process of a group: each has columns of its own, whose
   // rounding errors are to have nothing to do with others'.
@@ -54,7 +54,7 @@ void BlockBuilder::add_blocks(Sequence& net, const std::function<Mask(std::size_
     block->emplace<nn::Residual>(attention(name + ".attention", mask_of(i)), 2 * i);
     block->emplace<nn::Residual>(feed_forward(name + ".feed_forward"), 2 * i + 1);
     if (config_.recompute) {
-      net.emplace<nn::Recomputed>(std::move(block));
+      net.emplace<nn::Recomputed>(std::move(block), config_.branch_values.has_value());
     } else {
       net.add(std::move(block));
     }

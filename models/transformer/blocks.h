@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "nn/activation.h"
@@ -22,6 +23,9 @@ struct BlockConfig {
   unsigned activation_bits = 0;  // kept of every activation's input for the backward pass; 0: all
   nn::Quantiser activation_quantiser = nn::Quantiser::few_bit;
   bool recompute = false;  // keep of every block its input alone, and compute the rest again
+  // Type of what residual branches compute where the identity path, from the embeddings to the last norm, has P (Ramesh et al.
+  // 2021, figure 4), for training with gradient scales of blocks; none: both have V.
+  std::optional<DType> branch_values = {};
   // Initial weights of the feed-forward parts have deviation 0.02 / layers (Huang et al. 2019, section 4).
   bool small_feed_forward = false;
 };
@@ -37,6 +41,7 @@ BlockConfig blocks_of(const Config& config) {
           .activation_bits = config.activation_bits,
           .activation_quantiser = config.activation_quantiser,
           .recompute = config.recompute,
+          .branch_values = config.branch_values,
           .small_feed_forward = config.small_feed_forward};
 }
 

@@ -89,6 +89,7 @@ models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size
   config.activation_bits = static_cast<unsigned>(activation_bits);
   config.activation_quantiser = nn::find_quantiser(activation_quantiser);
   config.recompute = recompute == "block";
+  if (loss_scale == "blocks") config.branch_values = dtype();
   config.small_feed_forward = deep.small_feed_forward();
   config.logit_clip = deep.logit_clip;
   check(config);

@@ -30,9 +30,7 @@ Tensor backward_through(Layer& layer, Pass& pass, const Tensor& dy) {
   if (pass.branch_scales == nullptr || !dy || dy.dtype() == pass.branch_scales->values || layer.takes_wide_gradients()) {
     return layer.backward(pass, dy);
   }
-  Tensor narrow = pass.engine.empty(dy.shape(), pass.branch_scales->values, Use::activations);
-  convert(pass.engine, dy, narrow);
-  return layer.backward(pass, narrow);
+  return layer.backward(pass, converted(pass.engine, dy, pass.branch_scales->values));
 }
 
 Tensor Sequence::forward(Pass& pass, const Tensor& x, std::size_t first, std::size_t last) {

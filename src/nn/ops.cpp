@@ -86,6 +86,13 @@ void convert(Engine& engine, const Tensor& x, Tensor& y) {
   engine.backend().convert(x, y);
 }
 
+Tensor converted(Engine& engine, const Tensor& x, DType type) {
+  if (x.dtype() == type) return x;
+  Tensor y = engine.empty(x.shape(), type, Use::activations);
+  convert(engine, x, y);
+  return y;
+}
+
 namespace {
 
 template <typename T>

@@ -51,6 +51,8 @@ void add_row_sums(Engine& engine, const Tensor& x, Tensor& sums);
 
 // y = x converted; types differ.
 void convert(Engine& engine, const Tensor& x, Tensor& y);
+// x converted, or x itself if it is of that type.
+Tensor converted(Engine& engine, const Tensor& x, DType type);
 // y, of any type, integers too, is `value` throughout.
 void fill(Engine& engine, Tensor& y, double value);
 // y = a + b; y may be one of them.

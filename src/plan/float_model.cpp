@@ -17,7 +17,13 @@ struct BlockShape {
   double pairs = 0;             // of queries and keys that see one another
   std::uint64_t memory = 0;     // tokens that a second attention looks at; 0: there is none
   std::uint64_t handed_on = 0;  // elements that pass by
+  std::uint64_t path = 1;       // numbers of type V that one of the identity path takes
 };
+
+// Where these have type P in place of V.
+std::uint64_t path_of(const std::optional<DType>& branch_values) {
+  return branch_values ? dtype_size(nn::parameter_type(*branch_values)) / dtype_size(*branch_values) : 1;
+}
 
 FloatParameter whole_vector(std::uint64_t elements) { return {{elements}}; }
 FloatParameter split_vector(std::uint64_t elements) { return {{0, elements}}; }
@@ -43,7 +49,7 @@ void add_attention(FloatLayer& layer, const BlockShape& s, std::uint64_t keys, d
   layer.split_operations += static_cast<double>(2 * 2 * hidden * s.attention) +
                             static_cast<double>(2 * 2 * keys * s.width * s.attention) +
                             4 * pairs * static_cast<double>(s.attention);
-  layer.values.whole += 2 * hidden;                           // inputs of the norm and of the products
+  layer.values.whole += (s.path + 1) * hidden;                // inputs of the norm and of the products
   layer.values.split += 2 * (s.tokens + keys) * s.attention;  // queries, keys, values, and what is mixed of these
   layer.statistics.whole += 2 * s.tokens;
   layer.statistics.split += s.heads * s.tokens;
@@ -66,12 +72,12 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
   layer.parameters.push_back(whole_vector(s.width));
   layer.whole_operations += static_cast<double>((8 + 1 + 2) * hidden);
   layer.split_operations += static_cast<double>(2 * 2 * hidden * s.inside) + static_cast<double>(10 * inner);
-  layer.values.whole += 2 * hidden;
+  layer.values.whole += (s.path + 1) * hidden;
   layer.values.split += inner;
   layer.activations.split += inner;
   layer.statistics.whole += 2 * s.tokens;
-  layer.working = {2 * hidden, 2 * inner};
-  layer.output = hidden + s.handed_on;
+  layer.working = {2 * s.path * hidden, 2 * inner};
+  layer.output = s.path * (hidden + s.handed_on);
   layer.summed = hidden;
   layer.keeps_input = true;
   layer.is_block = true;
@@ -81,34 +87,35 @@ FloatLayer transformer_block(const std::string& name, const BlockShape& s) {
   return layer;
 }
 
-FloatLayer embedding(std::uint64_t vocabulary, std::uint64_t width, std::uint64_t tokens, std::uint64_t positions) {
+FloatLayer embedding(std::uint64_t vocabulary, std::uint64_t width, std::uint64_t tokens, std::uint64_t positions,
+                     std::uint64_t path = 1) {
   FloatLayer layer;
   layer.name = "embedding";
   layer.parameters.push_back({{0, vocabulary * width, width}, true, vocabulary});
   if (positions > 0) layer.parameters.push_back(whole_matrix(positions, width));
   layer.whole_operations = static_cast<double>(tokens * width);
   layer.integers = tokens;
-  layer.output = tokens * width;
-  layer.summed = layer.output;
+  layer.output = path * tokens * width;
+  layer.summed = tokens * width;
   layer.keeps_input = true;
   layer.forward_sums = 1;
   return layer;
 }
 
-FloatLayer dropout(std::uint64_t elements) {
+FloatLayer dropout(std::uint64_t elements, std::uint64_t path) {
   FloatLayer layer;
   layer.name = "dropout";
   layer.whole_operations = static_cast<double>(2 * elements);
-  layer.output = elements;
+  layer.output = path * elements;
   return layer;
 }
 
-FloatLayer norm(std::uint64_t tokens, std::uint64_t width) {
+FloatLayer norm(std::uint64_t tokens, std::uint64_t width, std::uint64_t path = 1) {
   FloatLayer layer;
   layer.name = "norm";
   add_norm(layer, width);
   layer.whole_operations = static_cast<double>(8 * tokens * width);
-  layer.values.whole = tokens * width;
+  layer.values.whole = path * tokens * width;
   layer.statistics.whole = 2 * tokens;
   layer.output = tokens * width;
   layer.keeps_input = true;
@@ -226,18 +233,20 @@ FloatModel describe_gpt(const models::GptConfig& config) {
   model.tokens = config.context;
   model.heads = config.heads;
   model.input = sizeof(std::int32_t) * config.context;
-  model.layers.push_back(embedding(config.padded_vocabulary(), config.width, config.context, config.context));
-  model.layers.push_back(dropout(config.context * config.width));
+  const std::uint64_t path = path_of(config.branch_values);
+  model.layers.push_back(embedding(config.padded_vocabulary(), config.width, config.context, config.context, path));
+  model.layers.push_back(dropout(config.context * config.width, path));
   BlockShape shape;
   shape.tokens = config.context;
   shape.width = shape.attention = config.width;
   shape.inside = 4 * shape.width;
   shape.heads = config.heads;
   shape.pairs = 0.5 * static_cast<double>(config.context) * static_cast<double>(config.context + 1);
+  shape.path = path;
   for (std::size_t i = 0; i < config.layers; ++i) {
     model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
   }
-  model.layers.push_back(norm(config.context, config.width));
+  model.layers.push_back(norm(config.context, config.width, path));
   model.vocabulary_heads = {FloatHead{config.padded_vocabulary(), config.width, true}};
   model.vocabulary_heads.front().is_clipped = config.logit_clip > 0;
   return model;
@@ -255,17 +264,19 @@ FloatModel describe_dalle(const models::DalleConfig& config) {
   for (const std::size_t rows : {config.inputs(), config.text, config.grid, config.grid}) {
     tables.parameters.push_back(whole_matrix(rows, config.width));
   }
-  tables.output = config.tokens() * config.width;
-  tables.whole_operations = static_cast<double>(3 * tables.output);
+  const std::uint64_t path = path_of(config.branch_values);
+  tables.output = path * config.tokens() * config.width;
+  tables.whole_operations = static_cast<double>(3 * config.tokens() * config.width);
   tables.integers = config.tokens();
   tables.keeps_input = true;
   model.layers.push_back(tables);
-  model.layers.push_back(dropout(tables.output));
+  model.layers.push_back(dropout(config.tokens() * config.width, path));
   BlockShape shape;
   shape.tokens = config.tokens();
   shape.width = shape.attention = config.width;
   shape.inside = 4 * shape.width;
   shape.heads = config.heads;
+  shape.path = path;
   std::map<models::ImageAttention, double> pairs;
   for (std::size_t i = 0; i < config.layers; ++i) {
     const models::ImageAttention kind = config.attention_of(i);
@@ -273,7 +284,7 @@ FloatModel describe_dalle(const models::DalleConfig& config) {
     shape.pairs = pairs[kind];
     model.layers.push_back(transformer_block(fmt::format("blocks.{}", i), shape));
   }
-  model.layers.push_back(norm(config.tokens(), config.width));
+  model.layers.push_back(norm(config.tokens(), config.width, path));
   model.vocabulary_heads = {FloatHead{config.text_vocabulary, config.width, false, false, config.text - 1, true},
                             FloatHead{config.codes, config.width, false, false, config.image(), true}};
   for (FloatHead& head : model.vocabulary_heads) head.is_clipped = config.logit_clip > 0;

@@ -63,6 +63,7 @@ models::GptConfig config(const Types& types) {
   config.heads = 4;
   config.vocabulary_multiple = 1;
   config.dropout = 0.1;
+  if (types.scales_blocks()) config.branch_values = types.values;
   return config;
 }
 

@@ -129,10 +129,11 @@ std::uint64_t Linear::stash_bytes(const Shape& x, DType values) const { return x
 
 // --- LayerNorm ---
 
-LayerNorm::LayerNorm(const std::string& name, std::size_t columns, double epsilon)
+LayerNorm::LayerNorm(const std::string& name, std::size_t columns, std::optional<DType> branch_values, double epsilon)
     : name_(name),
       columns_(columns),
       epsilon_(epsilon),
+      branch_values_(branch_values),
       gain_(vector_parameter(name + ".gain", columns, 1)),
       bias_(vector_parameter(name + ".bias", columns, 0)) {}
 
@@ -146,7 +147,7 @@ Tensor LayerNorm::forward(Pass& pass, const Tensor& x) {
   pass.keep(x);
   pass.keep(mean);
   pass.keep(rstd);
-  return y;
+  return branch_values_ ? converted(pass.engine, y, *branch_values_) : y;
 }
 
 Tensor LayerNorm::backward(Pass& pass, const Tensor& dy) {
@@ -154,7 +155,8 @@ Tensor LayerNorm::backward(Pass& pass, const Tensor& dy) {
   const Tensor mean = pass.stash->take();
   const Tensor x = pass.stash->take();
   Tensor dx = pass.engine.empty(x.shape(), x.dtype(), Use::activations);
-  layer_norm_backward(pass.engine, dy, x, gain_.read(), mean, rstd, dx, gain_.gradient, bias_.gradient);
+  layer_norm_backward(pass.engine, converted(pass.engine, dy, x.dtype()), x, gain_.read(), mean, rstd, dx, gain_.gradient,
+                      bias_.gradient);
   pass.announce(gain_);
   pass.announce(bias_);
   return dx;
@@ -168,7 +170,8 @@ Shape LayerNorm::output(const Shape& x) const {
 }
 
 std::uint64_t LayerNorm::stash_bytes(const Shape& x, DType values) const {
-  return x.size() * dtype_size(values) + 2 * x.rows() * dtype_size(parameter_type(values));
+  const DType type = parameter_type(values);
+  return x.size() * dtype_size(branch_values_ ? type : values) + 2 * x.rows() * dtype_size(type);
 }
 
 // --- Activate ---

@@ -48,7 +48,8 @@ class Linear final : public Layer {
 // Over the last axis (ops.h).
 class LayerNorm final : public Layer {
  public:
-  LayerNorm(const std::string& name, std::size_t columns, double epsilon = 1e-5);
+  // branch_values: V of y and its gradient where x and its own have P, as on an identity path in 32 bits; none: x's.
+  LayerNorm(const std::string& name, std::size_t columns, std::optional<DType> branch_values = {}, double epsilon = 1e-5);
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   void add_parameters(std::vector<Parameter*>& all) override;
@@ -61,6 +62,7 @@ class LayerNorm final : public Layer {
   std::string name_;
   std::size_t columns_;
   double epsilon_;
+  std::optional<DType> branch_values_;
   Parameter gain_, bias_;
 };
 

@@ -7,8 +7,9 @@
 namespace bitloom::nn {
 namespace {
 
-// a + b, in b's memory if nobody else looks at it.
+// a + b, of a's type, in b's memory if nobody else looks at it.
 Tensor sum(Engine& engine, const Tensor& a, Tensor b) {
+  b = converted(engine, b, a.dtype());
   Tensor y = b.is_shared() ? engine.empty(b.shape(), b.dtype(), Use::activations) : b;
   add(engine, a, b, y);
   return y;

@@ -9,7 +9,9 @@
 
 namespace bitloom::nn {
 
-// y = x + branch(x), or skip(x) + branch(x) where shapes change.
+// y = x + branch(x), or skip(x) + branch(x) where shapes change. What a branch gives may have type V where x and y have P (an
+// identity path in 32 bits, Ramesh et al. 2021, figure 4): in passes with scales, whose gradients around the branch have P,
+// too.
 class Residual final : public Layer {
  public:
   // block: the number that its parameters get, if they have none, and of its branch's scale, if the pass has any.
@@ -40,7 +42,8 @@ class Residual final : public Layer {
 // section 2.3).
 class Recomputed final : public Layer {
  public:
-  explicit Recomputed(LayerPointer layer) : layer_(std::move(layer)) {}
+  // is_wide: x has type P, whatever V is.
+  explicit Recomputed(LayerPointer layer, bool is_wide = false) : layer_(std::move(layer)), is_wide_(is_wide) {}
   Tensor forward(Pass& pass, const Tensor& x) override;
   Tensor backward(Pass& pass, const Tensor& dy) override;
   bool takes_wide_gradients() const override { return layer_->takes_wide_gradients(); }
@@ -52,7 +55,9 @@ class Recomputed final : public Layer {
   }
   Shape output(const Shape& x) const override { return layer_->output(x); }
   double cost(const Shape& x) const override { return layer_->cost(x); }
-  std::uint64_t stash_bytes(const Shape& x, DType values) const override { return x.size() * dtype_size(values); }
+  std::uint64_t stash_bytes(const Shape& x, DType values) const override {
+    return x.size() * dtype_size(is_wide_ ? parameter_type(values) : values);
+  }
   std::uint64_t peak_stash_bytes(const Shape& x, DType values) const override {
     return (layer_->keeps_input() ? 0 : stash_bytes(x, values)) + layer_->peak_stash_bytes(x, values);
   }
@@ -60,6 +65,7 @@ class Recomputed final : public Layer {
 
  private:
   LayerPointer layer_;
+  bool is_wide_;
 };
 
 }  // namespace bitloom::nn

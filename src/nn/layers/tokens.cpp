@@ -277,9 +277,17 @@ Tensor Embedding::forward(Pass& pass, const Tensor& ids) {
   Tensor flat = y.reshaped({ids.size(), width_});
   gather(pass.engine, tokens_.read(), ids.reshaped({ids.size()}), flat, false, slice_);
   complete(pass.engine, flat);
-  gather(pass.engine, positions_.read(), position_ids(pass.engine, ids.shape(), first), flat, true);
   pass.keep(ids);
-  return y;
+  const Tensor position = position_ids(pass.engine, ids.shape(), first);
+  const DType wide = parameter_type(y.dtype());
+  if (!is_wide_ || y.dtype() == wide) {
+    gather(pass.engine, positions_.read(), position, flat, true);
+    return y;
+  }
+  Tensor sum = converted(pass.engine, y, wide);
+  gather(pass.engine, positions_.read(), position, flat);
+  scale_add(pass.engine, 1, y, 1, sum);
+  return sum;
 }
 
 Tensor Embedding::backward(Pass& pass, const Tensor& dy) {

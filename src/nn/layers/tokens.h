@@ -119,6 +119,8 @@ class Embedding : public Layer {
   std::uint64_t stash_bytes(const Shape& ids, DType values) const override;
   bool keeps_input() const override { return true; }
   Parameter& tokens() { return tokens_; }
+  // y is of type P, whatever the tables' is.
+  void widen() { is_wide_ = true; }
 
  protected:
   // Where several processes divide the vocabulary, the table of tokens is rows begin .. end - 1; before the first pass.
@@ -131,6 +133,7 @@ class Embedding : public Layer {
 
   std::string name_;
   std::size_t width_;
+  bool is_wide_ = false;
   VocabularySlice slice_;
   Parameter tokens_, positions_;
   Tensor position_ids_;  // ids of the last shape, from position 0 on
