@@ -334,6 +334,7 @@ int train_dalle(Session& session, std::span<const std::string> args) {
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   settings.deep.check_init(options, settings);
+  settings.layout.settle_compression(options, settings.resume);
   for (std::string* path : {&settings.data.spec, &settings.dvae}) *path = kept_path(*path);
   if (options.is_asked_for("tokenizer")) settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
   settings.layout.refuse_samples(options, settings.samples.every, {"sample-every", "sample-prompt"});

@@ -100,6 +100,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
       check_split_seed(options, "split-seed", input, parse_share(settings.validation));
     });
   }
+  settings.layout.settle_compression(options, settings.resume);
   settings.data = kept_path(settings.data);
   if (options.is_asked_for("tokenizer")) settings.tokenizer = kept_tokenizer(settings.tokenizer);
   const train::TrainOptions training = settings.make_options();

@@ -125,12 +125,14 @@ void declare_compress_format(Options& options, std::string& format) {
 }
 
 void declare_compress_start(Options& options, std::string& start) {
-  options.choice("compress-start", start, {"fixed", "warm"},
+  options.choice("compress-start", start, {"auto", "fixed", "warm"},
                  "Matrix that such factors are formed by: fixed, a random one, the same in every step; warm, the factor of the "
-                 "step before (Vogels et al. 2019), without shards");
+                 "step before (Vogels et al. 2019), without shards; auto, warm where that can be");
 }
 
-bool is_warm_start(const std::string& start) { return start == "warm"; }
+bool is_warm_start(const std::string& start, const std::string& shard, std::size_t shard_ranks) {
+  return start == "warm" || (start == "auto" && (shard == "none" || shard_ranks == 1));
+}
 
 void declare_recompute(Options& options, std::string& recompute) {
   options.choice("recompute", recompute, plan::recompute_names(),

@@ -59,9 +59,10 @@ void declare_activation_bits(Options& options, std::size_t& bits, std::string& q
 void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity);
 // --compress-format: of factors in messages (train::FloatFormat).
 void declare_compress_format(Options& options, std::string& format);
-// --compress-start: whether the factors begin with the last step's (train::PowerSgdOptions::warm_start).
+// --compress-start: whether the factors begin with the last step's (train::PowerSgdOptions::warm_start). shard, shard_ranks:
+// those options.
 void declare_compress_start(Options& options, std::string& start);
-bool is_warm_start(const std::string& start);
+bool is_warm_start(const std::string& start, const std::string& shard, std::size_t shard_ranks);
 void declare_recompute(Options& options, std::string& recompute);
 
 // Settings that help nets with many layers (Huang et al. 2019, section 4).

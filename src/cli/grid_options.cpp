@@ -178,7 +178,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   options.shard_ranks = settings.shard_ranks;
   options.compress_rank = settings.compress_rank;
   options.compress_format = train::float_format_named(settings.compress_format);
-  options.compress_warm = is_warm_start(settings.compress_start);
+  options.compress_warm = is_warm_start(settings.compress_start, settings.shard, settings.shard_ranks);
   const plan::FloatCluster cluster = settings.make_cluster(memory);
   const auto ranks = static_cast<int>(settings.ranks);
   plan::GridWish wish;

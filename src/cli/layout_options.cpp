@@ -85,7 +85,7 @@ train::Layout LayoutSettings::make_layout(mpi::Grid& grid, const nn::Sequence& n
   layout.events.first_steps = log_events;
   layout.compress_rank = compress_rank;
   layout.compression.messages = train::float_format_named(compress_format);
-  layout.compression.warm_start = is_warm_start(compress_start);
+  layout.compression.warm_start = is_warm_start();
   return layout;
 }
 
@@ -97,7 +97,7 @@ void LayoutSettings::add_to(plan::FloatOptions& options, const nn::Sequence& net
   options.shard_ranks = shard_ranks;
   options.compress_rank = compress_rank;
   options.compress_format = train::float_format_named(compress_format);
-  options.compress_warm = is_warm_start(compress_start);
+  options.compress_warm = is_warm_start();
 }
 
 train::Partition LayoutSettings::parts(const nn::Sequence& net) const {
@@ -126,11 +126,19 @@ void LayoutSettings::refuse_samples(const Options& options, const std::string& e
   }
 }
 
+bool LayoutSettings::is_warm_start() const { return cli::is_warm_start(compress_start, shard, shard_ranks); }
+
+void LayoutSettings::settle_compression(const Options& options, bool resumes) {
+  if (compress_rank == 0 || compress_start != "auto") return;
+  const bool is_older = resumes && options.source("compress-start") == Options::Source::none;
+  compress_start = is_warm_start() && !is_older ? "warm" : "fixed";
+}
+
 void LayoutSettings::add_compression(nlohmann::json& identity) const {
   if (compress_rank != 0) identity["compress_rank"] = compress_rank;
   if (compress_format != LayoutSettings().compress_format) identity["compress_format"] = compress_format;
   // Runs of before have no such field.
-  if (compress_start != LayoutSettings().compress_start) identity["compress_start"] = compress_start;
+  if (compress_rank != 0 && is_warm_start()) identity["compress_start"] = "warm";
 }
 
 void LayoutSettings::announce_compression(Terminal& terminal, mpi::Grid& grid, const plan::FloatModel& model,

@@ -26,7 +26,7 @@ struct LayoutSettings {
   std::size_t shard_ranks = 0;
   std::size_t log_events = 0;
   std::size_t compress_rank = 0;
-  std::string compress_format = "f32", compress_start = "fixed";
+  std::string compress_format = "f32", compress_start = "auto";
 
   // All, for training; without --tensor where no layer can be divided.
   void declare(Options& options, bool has_tensor = true);
@@ -50,6 +50,9 @@ struct LayoutSettings {
   bool is_whole() const { return tensor == 1 && pipeline == 1 && shard != "parameters"; }
   // Where it is not: throws Error(usage) that names one of the options on samples that was given; every: of --sample-every.
   void refuse_samples(const Options& options, const std::string& every, std::initializer_list<const char*> names) const;
+  bool is_warm_start() const;
+  // Chooses --compress-start for a run: one that goes on in another layout keeps it, and one that is older has fixed factors.
+  void settle_compression(const Options& options, bool resumes);
   // Adds to a run's identity how gradients are compressed, if they are.
   void add_compression(nlohmann::json& identity) const;
   // Says how many bytes compression saves, with a note where that is too few; nothing without. model_command: "plan gpt".

@@ -17,7 +17,7 @@
 using namespace bitloom;
 using namespace bitloom::test;
 
-TEST_CASE("a GPT's factors begin with the last step's where that is asked for, and a stopped run goes on to the same bits",
+TEST_CASE("a GPT's factors begin with the last step's unless told otherwise, and a stopped run goes on to the same bits",
           "[gpt][power_sgd]") {
   const TempDir folder;
   write_text(folder / "text.txt");
@@ -33,8 +33,8 @@ TEST_CASE("a GPT's factors begin with the last step's where that is asked for, a
   run(args("default", {}));
   run(args("fixed", {"--compress-start", "fixed"}));
   run(args("warm", warm));
-  CHECK(same_tensors(folder / "default/checkpoint.safetensors", folder / "fixed/checkpoint.safetensors"));
-  CHECK_FALSE(same_tensors(folder / "default/model.safetensors", folder / "warm/model.safetensors"));
+  CHECK(same_tensors(folder / "default/checkpoint.safetensors", folder / "warm/checkpoint.safetensors"));
+  CHECK_FALSE(same_tensors(folder / "default/model.safetensors", folder / "fixed/model.safetensors"));
   const std::string query = "power_sgd.query.blocks.0.attention.qkv.weight";
   CHECK_FALSE(TensorFile::load(folder / "fixed/checkpoint.safetensors").contains(query));
   CHECK(TensorFile::load(folder / "warm/checkpoint.safetensors").contains(query));
@@ -56,20 +56,23 @@ TEST_CASE("a GPT's factors begin with the last step's where that is asked for, a
   run({"train", "gpt", "--resume", "--out", "stopped"});
   CHECK(same_tensors(folder / "stopped/checkpoint.safetensors", folder / "warm/checkpoint.safetensors"));
 
-  // Another start would be another run; one of before the option goes on with that of before.
+  // Another start would be another run; one that is older than the option goes on with fixed factors.
   const auto refused = [&](const std::string& name, const std::string& start) {
     return run_program(folder.path(), {"train", "gpt", "--resume", "--out", name, "--steps", "16", "--compress-start", start})
         .err;
   };
   CHECK(has(refused("warm", "fixed"), "--compress-start: warm stored, "));
   CHECK(has(refused("fixed", "warm"), "warm given"));
-  const std::string options = read_file(folder / "default/options.ini");
+  std::filesystem::copy(folder / "fixed", folder / "older", std::filesystem::copy_options::recursive);
+  const std::string options = read_file(folder / "older/options.ini");
   const std::string before = std::regex_replace(options, std::regex("compress-start.*\n"), "");
   CHECK(before.size() < options.size());
-  write_file(folder / "default/options.ini", before);
-  run({"train", "gpt", "--resume", "--out", "default", "--steps", "16"});
-  run({"train", "gpt", "--resume", "--out", "fixed", "--steps", "16"});
-  CHECK(same_tensors(folder / "default/checkpoint.safetensors", folder / "fixed/checkpoint.safetensors"));
+  write_file(folder / "older/options.ini", before);
+  for (const std::string name : {"older", "fixed", "default", "warm"}) {
+    run({"train", "gpt", "--resume", "--out", name, "--steps", "16"});
+  }
+  CHECK(same_tensors(folder / "older/checkpoint.safetensors", folder / "fixed/checkpoint.safetensors"));
+  CHECK(same_tensors(folder / "default/checkpoint.safetensors", folder / "warm/checkpoint.safetensors"));
 }
 
 TEST_CASE("a warm start of factors is refused where processes divide matrices", "[gpt][mpi][power_sgd]") {
@@ -80,4 +83,13 @@ TEST_CASE("a warm start of factors is refused where processes divide matrices", 
   CHECK(divided.code == 2);
   CHECK(has(divided.err, "--compress-start: warm with --shard parameters; expected fixed, or --shard none"));
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
+  // By itself such a run has fixed factors, and goes on as it began in another layout.
+  const Args by_itself = with(quick_gpt("fixed", 4), {"--compress-rank", "4"});
+  const auto ranks = [&](const Args& args) { return run_ranks(folder.path(), 4, args); };
+  const Outcome fixed = ranks(with(by_itself, {"--shard", "parameters", "--shard-ranks", "2"}));
+  INFO(fixed.err);
+  CHECK(fixed.code == 0);
+  const Outcome other = ranks({"train", "gpt", "--resume", "--out", "fixed", "--steps", "8"});
+  INFO(other.err);
+  CHECK(other.code == 0);
 }

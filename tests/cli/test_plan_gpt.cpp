@@ -167,9 +167,9 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
   const auto memory = [](const nlohmann::json& grids, const char* what) {
     return grids[0]["stages"][0]["memory"][what].get<std::uint64_t>();
   };
-  const nlohmann::json warm = plan("--link 10Mbit/100ms --compress-rank 2 --compress-start warm").second["grids"];
-  CHECK(memory(warm, "optimizer") < memory(own["grids"], "optimizer"));
-  CHECK(memory(warm, "checkpoint") > memory(own["grids"], "checkpoint"));
+  const nlohmann::json fixed = plan("--link 10Mbit/100ms --compress-rank 2 --compress-start fixed").second["grids"];
+  CHECK(memory(own["grids"], "optimizer") < memory(fixed, "optimizer"));
+  CHECK(memory(own["grids"], "checkpoint") > memory(fixed, "checkpoint"));
   CHECK(has(plan("--link 1000Gbit/1us").first, "links of 1000Gbit/1us: whole gradients, "));
   CHECK(own["advice"].is_null());
   CHECK_FALSE(has(plan("--link 10Mbit/100ms --shard optimizer").first, "exchange gradients whole"));
