@@ -92,7 +92,8 @@ void AdamSettings::declare_training(Options& options, const std::string& example
   options.number("beta1", optimizer.beta1, 0, 1, "Decay of AdamW's mean of gradients");
   options.number("beta2", optimizer.beta2, 0, 1, "Decay of the mean of squared gradients");
   options.number("variance-limit", optimizer.variance_limit, 0, 1e9,
-                 "Largest mean of squared gradients, at which it is cut off; 0 disables it");
+                 "Largest mean of squared gradients, at which it is cut off, with --optimizer-state 16-bit 5 unless told "
+                 "otherwise; 0 disables it");
   options.number("weight-decay", optimizer.decay, 0, 1e3,
                  "Weight decay of matrices, per step and learning rate; 0 disables it");
   options.number("clip", optimizer.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
@@ -105,6 +106,11 @@ void AdamSettings::declare_loss_scale(Options& options) {
   options.needs(needs);
   options.choice("loss-scale", loss_scale, {"net", "blocks"},
                  "Factor that keeps gradients of f16 in its range: net, one for all; blocks, one for every residual block");
+}
+
+void AdamSettings::settle_variance_limit(const Options& options) {
+  const bool is_told = options.source("variance-limit") != Options::Source::none;
+  if (optimizer_state == "16-bit" && !resume && !is_told) optimizer.variance_limit = 5;
 }
 
 train::TrainOptions AdamSettings::make_options(double peak) const {

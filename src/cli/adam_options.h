@@ -30,6 +30,9 @@ struct AdamSettings : FloatSettings {
   void declare_plan_training(Options& options, const std::string& examples);
   // Declares --loss-scale, for nets all of whose residual blocks can have scales of their own.
   void declare_loss_scale(Options& options);
+  // A run that begins with variances in 16 bits, and is told no --variance-limit, cuts them off as Ramesh et al. 2021, appendix
+  // B.2, do.
+  void settle_variance_limit(const Options& options);
   // All but the number of micro-batches; peak: the learning rate that suits the net. Throws Error(usage).
   train::TrainOptions make_options(double peak) const;
   // Tokens of a micro-batch beyond which the device is hardly faster.

@@ -236,6 +236,7 @@ int train_clip(Session& session, std::span<const std::string> args) {
   const NeededOption needed[] = {{"--data", settings.data.spec, "a folder of images with captions"}};
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
+  settings.settle_variance_limit(options);
   settings.data.spec = kept_path(settings.data.spec);
   if (options.is_asked_for("tokenizer")) settings.captions.tokenizer = kept_tokenizer(settings.captions.tokenizer);
   const data::PairSplits data = session.comm.together([&] { return load_pairs(settings.data, session.terminal); });

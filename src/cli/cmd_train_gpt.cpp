@@ -101,6 +101,7 @@ void settle(Session& session, const Options& options, GptSettings& settings) {
     });
   }
   settings.layout.settle_compression(options, settings.resume);
+  settings.settle_variance_limit(options);
   settings.data = kept_path(settings.data);
   if (options.is_asked_for("tokenizer")) settings.tokenizer = kept_tokenizer(settings.tokenizer);
   const train::TrainOptions training = settings.make_options();

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -167,6 +168,14 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
       run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run10", "--steps", "14", "--variance-limit", "4"});
   CHECK(limited.code == 2);
   CHECK(has(limited.err, "--variance-limit: 5.0 stored, 4.0 given"));
+  // Variances in 16 bits are cut off as in the paper; one that began without that goes on so.
+  const std::string narrow = read_file(folder / "run11/options.ini");
+  CHECK(has(narrow, "variance-limit = 5\n"));
+  CHECK(has(read_file(folder / "run9/options.ini"), "variance-limit = 0\n"));
+  write_file(folder / "run11/options.ini", std::regex_replace(narrow, std::regex("variance-limit.*\n"), ""));
+  const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run11", "--steps", "14"});
+  CHECK(has(other.err, "--variance-limit: 5.0 stored, "));
+  write_file(folder / "run11/options.ini", narrow);
   const auto lines = read_metrics(folder / "run12/metrics.jsonl");
   const auto last_step = std::ranges::find_if(lines, [](const auto& line) { return line.value("event", "") == "step"; });
   REQUIRE(last_step != lines.end());
