@@ -88,6 +88,8 @@ struct Layout {
   std::size_t compress_rank = 0;
   PowerSgdOptions compression = {};
   EventLogOptions events{0, 0};  // steps whose events are logged
+  // About how often processes ask each other whether to give a step up, in seconds of a step.
+  double asking_seconds = 1;
 };
 
 struct StepReport {
@@ -121,8 +123,9 @@ class Trainer {
   // scaled, or scaled by no more than 1. Every 100 steps, as save() does, it compares what several processes of a grid have:
   // SharedError(data) that names the tensor and the ranks where it is not the same to the bit.
   StepReport step();
-  // The same; but a process alone, without shards, asks is_given_up between micro-batches, and if it says so gives the step up:
-  // then its gradients are lost, all state is that of before, and nothing is returned.
+  // The same; but without stages of a pipeline and shards, is_given_up is asked between micro-batches: by a process alone after
+  // every one, by several together every asking_seconds of a step that takes twice that at least. If it says so in any, all
+  // give the step up: then its gradients are lost, all state is that of before, and nothing is returned.
   std::optional<StepReport> step_unless(const std::function<bool()>& is_given_up);
   // The losses of micro-batches first .. first + count - 1 of "step" `step`, without dropout; by the averaged parameters if
   // there are any.
@@ -185,6 +188,9 @@ class Trainer {
 
  private:
   nn::Pass make_pass(std::uint64_t step) const;
+  // Asked between two micro-batches, by all processes alike; none: the step cannot be given up.
+  std::function<bool()> asked_together(const std::function<bool()>& is_given_up);
+  void agree_on_asking(double step_seconds);
   // Those of first .. first + count - 1 that this data rank has.
   std::vector<std::uint64_t> own_micro_batches(std::uint64_t first, std::uint64_t count) const;
   void begin_gradients();
@@ -251,6 +257,9 @@ class Trainer {
   std::map<const nn::Parameter*, std::size_t> power_sgd_number_;  // of moved ones among its shapes
   PowerSgdState power_sgd_state_;                                 // while a checkpoint takes or gives it
   std::uint64_t step_ = 0;
+  double asking_seconds_;
+  std::uint64_t asking_every_ = 0;                            // micro-batches of a process; 0: never
+  std::uint64_t steps_to_agreement_ = 1, agreement_gap_ = 1;  // on that number
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;         // since the scale changed
   std::optional<GradientScales> scales_;  // of blocks
