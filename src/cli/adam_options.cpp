@@ -109,7 +109,9 @@ void AdamSettings::declare_loss_scale(Options& options) {
 }
 
 void AdamSettings::settle_variance_limit(const Options& options) {
-  const bool is_told = options.source("variance-limit") != Options::Source::none;
+  // A file with all options of a run in f32 has a limit of 0.
+  const Options::Source told = options.source("variance-limit");
+  const bool is_told = told != Options::Source::none && told <= options.source("optimizer-state");
   if (optimizer_state == "16-bit" && !resume && !is_told) optimizer.variance_limit = 5;
 }
 

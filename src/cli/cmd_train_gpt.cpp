@@ -81,7 +81,7 @@ constexpr double most_muon_rate_factor = 1;
 
 // Refuses options that do not fit together, and settles where this process's run goes.
 void settle(Session& session, const Options& options, GptSettings& settings) {
-  if (!fs::is_directory(settings.data) && !data::is_json_lines(settings.data) && options.is_asked_for("field")) {
+  if (!fs::is_directory(settings.data) && !data::is_json_lines(settings.data) && options.is_chosen("field")) {
     fail(ErrorKind::usage, "--field: {} has no effect: {} is plain text; expected a .jsonl file", settings.field,
          settings.data);
   }

@@ -74,6 +74,7 @@ void DalleSettings::declare_plan(Options& options) {
   declare_net(options, *this, false);
   declare_recompute(options, recompute);
   declare_plan_training(options, "Pairs");
+  declare_loss_scale(options);
 }
 
 models::DalleConfig DalleSettings::make_config(std::size_t vocabulary, std::size_t grid, std::size_t codes) const {

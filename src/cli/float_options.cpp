@@ -94,7 +94,7 @@ train::RunOptions FloatSettings::run_options(const Options& options) const {
 
 void FloatSettings::check_evaluation(const Options& options, bool has_validation) const {
   if (has_validation) return;
-  if (keep == "best" && options.is_asked_for("keep")) {
+  if (keep == "best" && options.is_chosen("keep")) {
     fail(ErrorKind::usage, "--keep: best has no effect without validation data to evaluate on; expected last, or --validation");
   }
   for (const char* option : {"evaluate-every", "evaluate-sequences"}) {
@@ -127,7 +127,7 @@ void declare_compress_format(Options& options, std::string& format) {
 void declare_compress_start(Options& options, std::string& start) {
   options.choice("compress-start", start, {"auto", "fixed", "warm"},
                  "Matrix that such factors are formed by: fixed, a random one, the same in every step; warm, the factor of the "
-                 "step before (Vogels et al. 2019), without shards; auto, warm where that can be");
+                 "step before (Vogels et al. 2019), without shards, also later; auto, warm where that can be");
 }
 
 bool is_warm_start(const std::string& start, const std::string& shard, std::size_t shard_ranks) {

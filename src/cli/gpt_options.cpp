@@ -74,7 +74,11 @@ void GptSettings::declare(Options& options, bool runs) {
          "tensor", "pipeline",  "exchange",   "through"});
   }
   declare_net(options, *this, runs);
-  if (!runs) return declare_plan_training(options, "Sequences");
+  if (!runs) {
+    declare_plan_training(options, "Sequences");
+    declare_loss_scale(options);
+    return;
+  }
   deep.declare(options);
   declare_text(options, *this);
   declare_training(options, "Sequences");

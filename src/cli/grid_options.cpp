@@ -59,7 +59,7 @@ void GridSettings::declare(Options& options, std::size_t fewest, bool has_tensor
 
 void GridSettings::declare_compression(Options& options, bool with_local_steps) {
   static const std::vector<Options::Need> needs{
-      {"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}, {"compress-start", "ranks", {}}};
+      {"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}, {"compress-start", "ranks", {}, "fixed"}};
   options.needs(needs);
   has_compression = true;
   has_local_steps = with_local_steps;

@@ -63,7 +63,7 @@ void LayoutSettings::declare_compression(Options& options) {
   declare_compress_format(options, compress_format);
   declare_compress_start(options, compress_start);
   static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}},
-                                                {"compress-start", "compress-rank", {}}};
+                                                {"compress-start", "compress-rank", {}, "fixed"}};
   options.needs(needs);
 }
 
@@ -120,7 +120,7 @@ void LayoutSettings::refuse_samples(const Options& options, const std::string& e
                                     std::initializer_list<const char*> names) const {
   if (is_whole() || every == "0") return;
   for (const char* name : names) {
-    if (!options.is_asked_for(name)) continue;
+    if (!options.is_chosen(name)) continue;
     fail(ErrorKind::usage, "--{}: {} has no effect where processes have parts of the net (--tensor, --pipeline, --shard)", name,
          options.raw(name));
   }
@@ -129,9 +129,17 @@ void LayoutSettings::refuse_samples(const Options& options, const std::string& e
 bool LayoutSettings::is_warm_start() const { return cli::is_warm_start(compress_start, shard, shard_ranks); }
 
 void LayoutSettings::settle_compression(const Options& options, bool resumes) {
-  if (compress_rank == 0 || compress_start != "auto") return;
+  if (compress_rank == 0) return;
+  const bool can_be_warm = cli::is_warm_start("auto", shard, shard_ranks);
+  if (resumes && compress_start == "warm" && !can_be_warm && options.source("compress-start") == Options::Source::run) {
+    fail(ErrorKind::usage,
+         "--shard: {}; this run's factors begin with the last step's; expected none, or a run that began with --compress-start "
+         "fixed",
+         shard);
+  }
+  if (compress_start != "auto") return;
   const bool is_older = resumes && options.source("compress-start") == Options::Source::none;
-  compress_start = is_warm_start() && !is_older ? "warm" : "fixed";
+  compress_start = can_be_warm && !is_older ? "warm" : "fixed";
 }
 
 void LayoutSettings::add_compression(nlohmann::json& identity) const {

@@ -115,6 +115,7 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
       !reason.empty()) {
     return reason;
   }
+  if (const std::string reason = train::reason_against_block_scales(options.train, grid); !reason.empty()) return reason;
   if (options.compress_rank > 0) {
     const std::string reason = train::reason_against_compression(options.compress_rank, grid, options.shard,
                                                                  options.shard_ranks, options.compress_warm);

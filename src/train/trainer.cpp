@@ -117,6 +117,13 @@ std::string reason_against_compression(std::size_t rank, const mpi::GridShape& s
   return shape.pipeline > 1 ? reason("pipeline", shape.pipeline, "1") : "";
 }
 
+std::string reason_against_block_scales(const TrainOptions& options, const mpi::GridShape& shape) {
+  if (!options.block_scales || shape.pipeline == 1) return "";
+  const std::string pipeline = marked_field("pipeline");
+  return fmt::format("{}: blocks with {} {}; expected {} 1, since stages send gradients of f16", marked_field("loss_scale"),
+                     pipeline, shape.pipeline, pipeline);
+}
+
 std::string reason_against_rule(std::string_view rule, const mpi::GridShape& shape, ShardLevel shard) {
   if (rule != "muon") return "";
   const auto reason = [&](const char* field, const auto& found, const char* expected) {
@@ -138,8 +145,10 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
     fail(ErrorKind::usage, "{} micro-batches per step for {} data-parallel processes; expected a multiple",
          options.micro_batches, data_ranks);
   }
-  const std::string reason = reason_against_rule(options.optimizer.rule, grid_->shape(), layout.shard);
-  if (!reason.empty()) fail(ErrorKind::usage, "{}", reason);
+  for (const std::string& reason : {reason_against_rule(options.optimizer.rule, grid_->shape(), layout.shard),
+                                    reason_against_block_scales(options, grid_->shape())}) {
+    if (!reason.empty()) fail(ErrorKind::usage, "{}", reason);
+  }
   if (layout.compress_rank > 0) check_compression(engine, options, layout, *grid_);
   pipeline_.emplace(engine, task, grid_->pipeline(), pipeline_options(engine, task, options, layout, *grid_), &log_);
   parameters_ = pipeline_->parameters();
@@ -225,10 +234,6 @@ void Trainer::make_norm() {
 
 // A replica of the paper has one micro-batch of a step: as many make a step here, whichever processes pass them.
 void Trainer::make_gradient_scales() {
-  if (grid_->shape().pipeline > 1) {
-    fail_field(ErrorKind::usage, "loss_scale",
-               "blocks with `pipeline` {}; expected `pipeline` 1, since stages send gradients of f16", grid_->shape().pipeline);
-  }
   std::set<std::size_t> blocks;
   for (const nn::Parameter* parameter : learned_) {
     if (parameter->block) blocks.insert(*parameter->block);

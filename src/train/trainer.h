@@ -64,6 +64,9 @@ void check(const TrainOptions& options);
 std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard, std::size_t shard_ranks,
                                        bool warm_start);
 
+// "" or why the stages of a grid of this shape cannot have gradient scales of blocks, with the fields' names.
+std::string reason_against_block_scales(const TrainOptions& options, const mpi::GridShape& shape);
+
 // "" or why processes of a grid of this shape cannot train by this update rule, with the fields' names: Muon needs whole
 // matrices.
 std::string reason_against_rule(std::string_view rule, const mpi::GridShape& shape, ShardLevel shard);

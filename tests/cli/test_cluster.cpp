@@ -144,6 +144,29 @@ exit $code
   }
 }
 
+TEST_CASE("a task of a Slurm array whose trainer did not know signals yet is put back, too", "[gpt][local]") {
+  const TempDir folder;
+  for (const auto& [name, text] : {std::pair("bitloom", "#!/bin/sh\necho begun\nexec sleep 60\n"),
+                                   std::pair("scontrol", "#!/bin/sh\necho scontrol \"$@\"\n")}) {
+    write_file(folder / name, text);
+    std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
+  }
+  const Outcome outcome = run_shell(folder.path(), seen + fmt::format(R"(
+export PATH="$PWD:$PATH" BITLOOM=./bitloom SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_JOB_ID=17 SLURM_JOB_ID=17
+'{}' runs >out &
+seen begun out
+kill -USR1 $!
+code=0
+wait $! || code=$?
+cat out
+exit $code
+)",
+                                                                      example("local-workers.sbatch").string()));
+  INFO(outcome.err);
+  CHECK(outcome.code == 143);
+  CHECK(outcome.out == "begun\nscontrol requeue 17_2\n");
+}
+
 TEST_CASE("pods of an indexed job learn together, and one that was taken away goes on", "[gpt][local]") {
   const TempDir folder;
   write_command(folder.path(), "local-workers.yaml", "worker");

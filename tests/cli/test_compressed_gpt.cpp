@@ -68,6 +68,10 @@ TEST_CASE("a GPT's factors begin with the last step's unless told otherwise, and
   const std::string before = std::regex_replace(options, std::regex("compress-start.*\n"), "");
   CHECK(before.size() < options.size());
   write_file(folder / "older/options.ini", before);
+  // A run without factors wrote "fixed", before there was a choice by itself.
+  write_file(folder / "plain.ini", std::regex_replace(std::regex_replace(options, std::regex("compress-rank.*\n"), ""),
+                                                      std::regex("compress-format.*\n"), ""));
+  run({"train", "gpt", "--config", "plain.ini", "--out", "plain", "--steps", "2"});
   for (const std::string name : {"older", "fixed", "default", "warm"}) {
     run({"train", "gpt", "--resume", "--out", name, "--steps", "16"});
   }
@@ -83,6 +87,13 @@ TEST_CASE("a warm start of factors is refused where processes divide matrices", 
   CHECK(divided.code == 2);
   CHECK(has(divided.err, "--compress-start: warm with --shard parameters; expected fixed, or --shard none"));
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
+  // Nor can one that began with whole matrices go on so.
+  REQUIRE(run_program(folder.path(), with(quick_gpt("whole", 4), {"--compress-rank", "4"})).code == 0);
+  const Outcome later =
+      run_ranks(folder.path(), 4,
+                {"train", "gpt", "--resume", "--out", "whole", "--steps", "8", "--shard", "parameters", "--shard-ranks", "2"});
+  CHECK(later.code == 2);
+  CHECK(has(later.err, "--shard: parameters; this run's factors begin with the last step's; expected none"));
   // By itself such a run has fixed factors, and goes on as it began in another layout.
   const Args by_itself = with(quick_gpt("fixed", 4), {"--compress-rank", "4"});
   const auto ranks = [&](const Args& args) { return run_ranks(folder.path(), 4, args); };

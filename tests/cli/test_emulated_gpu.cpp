@@ -90,3 +90,22 @@ TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[gpu]")
   REQUIRE(losses.size() >= 4);
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - expected[i]) < 1e-3);
 }
+
+TEST_CASE("a GPT in f16 with scales of blocks trains on an emulated GPU as on the CPU", "[gpu]") {
+  const TempDir folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += fmt::format("{} and {}\n", i % 10, i % 7);
+  write_file(folder / "text.txt", text);
+  const Args scaled = {"--dtype", "f16", "--loss-scale", "blocks"};
+  const Outcome cpu = run_program(folder.path(), with(two_steps("cpu", "cpu"), with(scaled, {"--backend", "ref"})));
+  INFO(cpu.err);
+  REQUIRE(cpu.code == 0);
+  const Outcome gpu = run_on_emulated_gpu(folder.path(), with(two_steps("cuda:0", "gpu"), scaled));
+  INFO(gpu.err);
+  REQUIRE(gpu.code == 0);
+  const std::vector<double> expected = losses_of(folder / "cpu");
+  const std::vector<double> losses = losses_of(folder / "gpu");
+  REQUIRE(losses.size() == expected.size());
+  REQUIRE(losses.size() >= 2);
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(expected[i]).epsilon(2e-3));
+}

@@ -107,6 +107,9 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--ranks 8 --compress-rank 2 --shard optimizer --shard-ranks 4",
        "--compress-rank: 2; expected a multiple of --shard-ranks 4"},
       {"--compress-start warm", "--compress-start: warm has no effect; it needs --ranks"},
+      {"--loss-scale blocks", "--loss-scale: blocks has no effect; it needs --dtype f16"},
+      {"--ranks 8 --dtype f16 --loss-scale blocks --pipeline 2",
+       "--loss-scale: blocks with --pipeline 2; expected --pipeline 1, since stages send gradients of f16"},
       {"--ranks 8 --compress-rank 4 --compress-start warm --shard optimizer --shard-ranks 4",
        "--compress-start: warm with --shard optimizer; expected fixed, or --shard none"},
       {"--ranks 8 --pipeline 1 --tensor 1 --shard optimizer --shard-ranks 3",
@@ -170,6 +173,10 @@ TEST_CASE("plan gpt says whether factors of gradients pay on a link", "[gpt][flo
   const nlohmann::json fixed = plan("--link 10Mbit/100ms --compress-rank 2 --compress-start fixed").second["grids"];
   CHECK(memory(own["grids"], "optimizer") < memory(fixed, "optimizer"));
   CHECK(memory(own["grids"], "checkpoint") > memory(fixed, "checkpoint"));
+  // Scales of blocks have an identity path in 32 bits.
+  const nlohmann::json narrow = plan("--dtype f16").second["grids"];
+  const nlohmann::json wide = plan("--dtype f16 --loss-scale blocks").second["grids"];
+  CHECK(memory(wide, "stash") > memory(narrow, "stash"));
   CHECK(has(plan("--link 1000Gbit/1us").first, "links of 1000Gbit/1us: whole gradients, "));
   CHECK(own["advice"].is_null());
   CHECK_FALSE(has(plan("--link 10Mbit/100ms --shard optimizer").first, "exchange gradients whole"));

@@ -175,6 +175,11 @@ TEST_CASE("ways to train a GPT", "[gpt]") {
   write_file(folder / "run11/options.ini", std::regex_replace(narrow, std::regex("variance-limit.*\n"), ""));
   const Outcome other = run_program(folder.path(), {"train", "gpt", "--resume", "--out", "run11", "--steps", "14"});
   CHECK(has(other.err, "--variance-limit: 5.0 stored, "));
+  const Outcome copied = run_program(
+      folder.path(), {"train", "gpt", "--config", "run9/options.ini", "--out", "copied", "--optimizer-state", "16-bit"});
+  INFO(copied.err);
+  CHECK(copied.code == 0);
+  CHECK(has(read_file(folder / "copied/options.ini"), "variance-limit = 5\n"));
   write_file(folder / "run11/options.ini", narrow);
   const auto lines = read_metrics(folder / "run12/metrics.jsonl");
   const auto last_step = std::ranges::find_if(lines, [](const auto& line) { return line.value("event", "") == "step"; });
