@@ -154,23 +154,49 @@ void BackwardWeights::refresh() {
 
 namespace {
 
-// The components of one pixel of outputs as lists of offsets of their rows of weights, one per code.
-void list_rows(const std::uint64_t* window, const std::uint8_t* codes, std::size_t words, const BackwardWeights& weights,
-               BackwardScratch& scratch) {
-  std::vector<std::uint32_t>& components = scratch.pixel.components;
-  components.resize(words * word_bits);
+// The components of all pixels of outputs.
+void list_pixels(const std::uint64_t* window, const std::uint8_t* codes, const MapShape& output, const BackwardWeights& weights,
+                 BackwardScratch& scratch) {
+  const std::size_t words = output.words();
+  const std::size_t pixels = output.height * output.width;
   std::uint32_t count = 0;
-  for (std::size_t w = 0; w < words; ++w) {
-    for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
-      const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
-      components[count] = std::uint32_t{codes[o]} << component_offset_bits | weights.row_offset(o);
-      count += codes[o] != quantised_zero ? 1 : 0;  // no branch to mispredict
+  scratch.pixel_begin.assign(1, 0);
+  for (std::size_t p = 0; p < pixels; ++p, window += words, codes += words * word_bits) {
+    scratch.components.resize(std::max(scratch.components.size(), count + words * word_bits));
+    std::uint32_t* const components = scratch.components.data();
+    for (std::size_t w = 0; w < words; ++w) {
+      for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
+        const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
+        components[count] = std::uint32_t{codes[o]} << component_offset_bits | weights.row_offset(o);
+        count += codes[o] != quantised_zero ? 1 : 0;  // no branch to mispredict
+      }
+    }
+    scratch.pixel_begin.push_back(count);
+  }
+}
+
+// Lists the offsets of all rows of the column, a list per code; returns the sum of their values.
+std::int32_t list_rows(BackwardScratch& scratch) {
+  std::array<std::uint32_t, quantised_count> position{};
+  for (const BackwardScratch::PixelRows& pixel : scratch.column) {
+    for (const std::uint32_t component : pixel.components) ++position[component >> component_offset_bits];
+  }
+  std::int32_t total = 0;
+  std::uint32_t end = 0;
+  for (std::size_t code = 0; code < quantised_count; ++code) {
+    const std::uint32_t count = position[code];
+    total += quantised_values[code] * static_cast<std::int32_t>(count);
+    position[code] = end;
+    end += count;
+    scratch.begin[code + 1] = end;
+  }
+  if (scratch.offsets.size() < end) scratch.offsets.resize(end);
+  for (const BackwardScratch::PixelRows& pixel : scratch.column) {
+    for (const std::uint32_t component : pixel.components) {
+      scratch.offsets[position[component >> component_offset_bits]++] = (component & offset_mask) + pixel.shift;
     }
   }
-  scratch.pixel.begin = {0, count};
-  scratch.offsets.clear();
-  scratch.begin.assign(1, 0);
-  append_lists({&scratch.pixel, 1}, 0, scratch.offsets, scratch.begin);
+  return total;
 }
 
 }  // namespace
@@ -184,7 +210,6 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
   const LayerSpec& spec = layer.spec();
   const MapShape& output = layer.geometry().output;
   const MapShape& input = layer.geometry().input;
-  const std::size_t words = output.words();
   const std::size_t pixel_bits = weights.pixel_words() * word_bits;
   // A row of a kernel meets neighbouring pixels, so its counts are added where they belong, border included.
   const std::size_t width = input.width + 2 * spec.padding;
@@ -202,21 +227,30 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
   rows.runs = 1;
   rows.run_words = spec.kernel * weights.pixel_words();
   rows.pitch = rows.run_words;
-  for (std::size_t p = 0; p < output.height * output.width; ++p) {
-    list_rows(window + p * words, codes + p * words * word_bits, words, weights, scratch);
-    if (scratch.offsets.empty()) continue;
-    std::int32_t total = 0;
-    for (std::size_t code = 0; code < quantised_count; ++code) {
-      total += quantised_values[code] * static_cast<std::int32_t>(scratch.begin[code + 1] - scratch.begin[code]);
-    }
-    rows.offsets = scratch.offsets.data();
-    rows.begin = scratch.begin.data();
-    for (std::size_t ky = 0; ky < spec.kernel; ++ky) {
-      const std::size_t first = (p / output.width * spec.stride + ky) * width + p % output.width * spec.stride;
-      rows.base = weights.sign() + ky * rows.run_words;
+  scratch.begin.assign(quantised_count + 1, 0);
+  list_pixels(window, codes, output, weights, scratch);
+  // By rows of the input: the pixels of one column of outputs whose patches it is in, each by a row of its own of the kernel,
+  // are counted together, since lists are short. Border rows are nobody's.
+  for (std::size_t y = spec.padding; y < spec.padding + input.height; ++y) {
+    for (std::size_t x = 0; x < output.width; ++x) {
+      scratch.column.clear();
+      for (std::size_t ky = 0; ky < spec.kernel && ky <= y; ++ky) {
+        const std::size_t row = (y - ky) / spec.stride;
+        if ((y - ky) % spec.stride != 0 || row >= output.height) continue;
+        const std::size_t p = row * output.width + x;
+        const std::uint32_t from = scratch.pixel_begin[p];
+        scratch.column.push_back({std::span(scratch.components).subspan(from, scratch.pixel_begin[p + 1] - from),
+                                  static_cast<std::uint32_t>(ky * rows.run_words)});
+      }
+      const std::int32_t total = list_rows(scratch);
+      if (scratch.begin.back() == 0) continue;
+      rows.offsets = scratch.offsets.data();
+      rows.begin = scratch.begin.data();
+      const std::size_t first = y * width + x * spec.stride;
+      rows.base = weights.sign();
       kernels.accumulate_rows(rows, scratch.sums.data() + first * pixel_bits);
       if (spec.ternary) {
-        rows.base = weights.nonzero() + ky * rows.run_words;
+        rows.base = weights.nonzero();
         kernels.accumulate_rows(rows, scratch.zero_sums.data() + first * pixel_bits);
       } else {
         for (std::size_t kx = 0; kx < spec.kernel; ++kx) scratch.totals[first + kx] += total;

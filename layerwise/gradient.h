@@ -86,8 +86,15 @@ class BackwardWeights {
 // * 64) = -sum over components of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has
 // a bit. Scratch is reused by one thread.
 struct BackwardScratch {
-  ImageComponents pixel;  // gradients of one pixel: code << component_offset_bits | word offset of the channel's row of weights
-  std::vector<std::uint32_t> offsets, begin;
+  // By pixel: code << component_offset_bits | word offset of the channel's row of weights.
+  std::vector<std::uint32_t> components, pixel_begin;
+  // Components of a pixel, all of whose rows of weights are `shift` words further on.
+  struct PixelRows {
+    std::span<const std::uint32_t> components;
+    std::uint32_t shift;
+  };
+  std::vector<PixelRows> column;                      // of outputs, that are counted at once
+  std::vector<std::uint32_t> offsets, begin;          // of their lists
   std::vector<std::int32_t> sums, zero_sums, totals;  // over the padded input map
 };
 void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights, const std::uint64_t* window,

@@ -1,4 +1,4 @@
-// The table for CPUs with AVX-512 F, BW, DQ, VL and VPOPCNTDQ (Ice Lake, Zen 4 and later). All but the convolution and
+// The table for CPUs with AVX-512 F, BW, DQ, VL, VPOPCNTDQ and VNNI (Ice Lake, Zen 4 and later). All but the convolution and
 // the matrix product's inner step is as in the table without VPOPCNTDQ.
 #include "simd/generic/elementwise.h"
 #include "simd/isa/avx512_conv.h"

@@ -64,6 +64,7 @@ const Feature known_features[] = {
     BITLOOM_FEATURE("avx512vl"),
     BITLOOM_FEATURE("avx512bf16"),
     BITLOOM_FEATURE("avx512vpopcntdq"),
+    BITLOOM_FEATURE("avx512vnni"),
     {"amx-bf16", [] { return has_tiles(22); }},
     {"amx-tile", [] { return has_tiles(24); }},
 };

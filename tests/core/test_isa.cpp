@@ -90,6 +90,7 @@ TEST_CASE("the CPU has the features that the system's kernel reports", "[isa]") 
                                                        {"avx512vl", "avx512vl"},
                                                        {"avx512bf16", "avx512_bf16"},
                                                        {"avx512vpopcntdq", "avx512_vpopcntdq"},
+                                                       {"avx512vnni", "avx512_vnni"},
                                                        {"amx-tile", "amx_tile"},
                                                        {"amx-bf16", "amx_bf16"}};
   for (const auto& [feature, reported] : names) {
