@@ -88,7 +88,8 @@ struct ExchangeCounts {
 
 class SparseExchange {
  public:
-  // Workers first .. first + count of `workers` are this rank's; comm outlives this. Bundles have the feedback vectors first,
+  // Collective. Workers first .. first + count of `workers` are this rank's; comm outlives this, and carries one exchange at a
+  // time: ranks that are done with an update take what comes for messages of the next. Bundles have the feedback vectors first,
   // then the statistics. Throws Error(usage), and Error(io) if what is to be kept in a file cannot be.
   SparseExchange(Comm& comm, const ExchangeOptions& options, std::size_t workers, std::size_t first, std::size_t count,
                  std::vector<FeedbackVector> feedback, std::vector<std::uint64_t> statistics,

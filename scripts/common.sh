@@ -149,14 +149,31 @@ export_mpi_environment() {
   fi
 }
 
+# repeat_failures FOLDER: the last lines that failed tests printed, by ctest's files in this folder. They stand at the end then, and
+# of a long log often nothing else is kept.
+repeat_failures() {
+  local name
+  [[ -e $1/LastTestsFailed.log ]] || return 0
+  while IFS=: read -r _ name; do
+    printf '\n== %s\n' "$name"
+    awk -v name="$name" '/^[0-9]+\/[0-9]+ Test: / { shown = substr($0, index($0, ": ") + 2) == name }
+                         $0 == "<end of output>" { shown = 0 }
+                         shown' "$1/LastTest.log" | tail -n 40
+  done <"$1/LastTestsFailed.log"
+}
+
 # run_tests PRESET [arguments of ctest...]: fails if a test fails, if there is none, or, in continuous integration, if one was
 # skipped.
 run_tests() {
   local preset=$1 log=build/$1-test.log
   shift
+  rm -f "build/$preset/Testing/Temporary/LastTestsFailed.log"
   # One more than there are cores: many tests wait for processes.
-  ctest --preset "$preset" --parallel $(($(nproc) + 1)) --no-tests=error "$@" 2>&1 | tee "$log" |
-    { grep --line-buffered -vE '^ +Start +[0-9]+:' || true; }
+  if ! ctest --preset "$preset" --parallel $(($(nproc) + 1)) --no-tests=error "$@" 2>&1 | tee "$log" |
+    { grep --line-buffered -vE '^ +Start +[0-9]+:' || true; }; then
+    repeat_failures "build/$preset/Testing/Temporary"
+    return 1
+  fi
   if in_ci && grep -qE '\*\*\*(Skipped|Not Run)' "$log"; then
     die "a test was skipped (see above), which counts as a failure where CI is set"
   fi

@@ -326,8 +326,7 @@ TEST_CASE("with a quorum a rank that is always late can ask for a stop", "[stage
   }
   CHECK(stops);
   CHECK(stage.step_number() < stage.total_steps());
-  stage.settle();
-  world().barrier();
+  stage.leave();
 }
 
 TEST_CASE("with replies that are late, all images are counted once", "[stage]") {
@@ -364,16 +363,17 @@ TEST_CASE("with sparse messages, the net does not depend on when checkpoints are
   c.options.sparse = true;
   c.options.exchange.bytes_per_update = 800;
   SmallStage quiet(c, simd::kernels(), world());
+  for (std::size_t step = 0; step < 8; ++step) CHECK_FALSE(quiet.stage().step().checkpoint);
+  const TensorFile expected = quiet.run(0);
   SmallStage asked(c, simd::kernels(), world());
   std::size_t requests = 0;
   for (std::size_t step = 0; step < 8; ++step) {
-    CHECK_FALSE(quiet.stage().step().checkpoint);
     layerwise::StepRequest request;
     request.checkpoint = step % 2 == 1;  // by all ranks, so that their number does not matter
     requests += asked.stage().step(request).checkpoint ? 1 : 0;
   }
   CHECK(requests == 4);
-  CHECK(difference(quiet.run(0), asked.run(0)) == "");
+  CHECK(difference(expected, asked.run(0)) == "");
 }
 
 TEST_CASE("sparse messages need at least a worker per rank, and fresh minibatches", "[stage]") {

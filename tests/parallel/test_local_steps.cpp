@@ -1,6 +1,5 @@
 // Local steps of the processes of a job, along the tree of its ranks.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -222,10 +221,12 @@ TEST_CASE("a message that comes after the end of its round counts in a later one
   options.deadline_seconds = 0.05;
   TreeWorker worker(folder.path(), options, steps, 0, 0.5);
   worker.begin();
-  std::uint64_t missed = 0;
+  constexpr std::uint64_t missed = 1;
+  worker.run(4);
+  // The others do not end this round before the late one is in it, and would go on from the next.
+  if (world().rank() == late) worker.run(7);
+  world().barrier();
   if (world().rank() == late) {
-    while (worker.trainer.steps() < 7 || worker.trainer.steps() % 4 != 3) worker.step();
-    missed = worker.trainer.steps() / 4;
     const StepReport report = worker.trainer.step();
     while (!worker.exchange.has_reply(missed)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     worker.local.after_step(report.targets, [] {});
@@ -238,9 +239,6 @@ TEST_CASE("a message that comes after the end of its round counts in a later one
     worker.run(end);
   }
   CHECK(same_everywhere(worker.values()));
-  std::array<std::int64_t, 1> shared = {static_cast<std::int64_t>(missed)};
-  world().max(shared);
-  missed = static_cast<std::uint64_t>(shared[0]);
   if (!world().is_root()) return;
   const std::vector<RoundReply> replies = replies_in(folder.path());
   REQUIRE(replies.size() == 6);
