@@ -15,25 +15,32 @@ namespace {
 constexpr std::uint32_t offset_mask = (1U << component_offset_bits) - 1;
 constexpr std::size_t quantised_count = quantised_values.size();
 
-// Appends the offsets of one channel's components, a list per code: two passes over the images, to count and to place.
-void append_lists(std::span<const ImageComponents> images, std::size_t channel, std::vector<std::uint32_t>& offsets,
-                  std::vector<std::uint32_t>& begin) {
+// Components whose rows of bits are `shift` words further on than they say.
+struct Segment {
+  std::span<const std::uint32_t> components;
+  std::uint32_t shift = 0;
+};
+
+// Appends the offsets of the components of segment(0) .. segment(count - 1), a list per code: two passes, to count and to
+// place.
+template <typename F>
+void append_lists(std::size_t count, F&& segment, std::vector<std::uint32_t>& offsets, std::vector<std::uint32_t>& begin) {
   std::array<std::uint32_t, quantised_count> position{};
-  for (const ImageComponents& image : images) {
-    for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k)
-      ++position[image.components[k] >> component_offset_bits];
+  for (std::size_t i = 0; i < count; ++i) {
+    for (const std::uint32_t component : segment(i).components) ++position[component >> component_offset_bits];
   }
   auto end = static_cast<std::uint32_t>(offsets.size());
-  for (std::uint32_t& count : position) {
+  for (std::uint32_t& each : position) {
     const std::uint32_t start = end;
-    end += count;
-    count = start;
+    end += each;
+    each = start;
     begin.push_back(end);
   }
   offsets.resize(end);
-  for (const ImageComponents& image : images) {
-    for (std::uint32_t k = image.begin[channel]; k < image.begin[channel + 1]; ++k) {
-      offsets[position[image.components[k] >> component_offset_bits]++] = image.components[k] & offset_mask;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Segment placed = segment(i);
+    for (const std::uint32_t component : placed.components) {
+      offsets[position[component >> component_offset_bits]++] = (component & offset_mask) + placed.shift;
     }
   }
 }
@@ -114,7 +121,13 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
         if (first_image == 0) std::fill_n(row_sums, static_cast<std::size_t>(last - first) * layer.patch_bits(), 0);
         offsets.clear();
         begin.assign(1, 0);
-        for (std::ptrdiff_t o = first; o < last; ++o) append_lists(some, static_cast<std::size_t>(o), offsets, begin);
+        for (auto o = static_cast<std::size_t>(first); o < static_cast<std::size_t>(last); ++o) {
+          const auto of_image = [&](std::size_t i) {
+            const std::vector<std::uint32_t>& from = some[i].begin;
+            return Segment{std::span(some[i].components).subspan(from[o], from[o + 1] - from[o])};
+          };
+          append_lists(some.size(), of_image, offsets, begin);
+        }
         simd::RowLists rows;
         rows.base = inputs;
         rows.offsets = offsets.data();
@@ -175,30 +188,6 @@ void list_pixels(const std::uint64_t* window, const std::uint8_t* codes, const M
   }
 }
 
-// Lists the offsets of all rows of the column, a list per code; returns the sum of their values.
-std::int32_t list_rows(BackwardScratch& scratch) {
-  std::array<std::uint32_t, quantised_count> position{};
-  for (const BackwardScratch::PixelRows& pixel : scratch.column) {
-    for (const std::uint32_t component : pixel.components) ++position[component >> component_offset_bits];
-  }
-  std::int32_t total = 0;
-  std::uint32_t end = 0;
-  for (std::size_t code = 0; code < quantised_count; ++code) {
-    const std::uint32_t count = position[code];
-    total += quantised_values[code] * static_cast<std::int32_t>(count);
-    position[code] = end;
-    end += count;
-    scratch.begin[code + 1] = end;
-  }
-  if (scratch.offsets.size() < end) scratch.offsets.resize(end);
-  for (const BackwardScratch::PixelRows& pixel : scratch.column) {
-    for (const std::uint32_t component : pixel.components) {
-      scratch.offsets[position[component >> component_offset_bits]++] = (component & offset_mask) + pixel.shift;
-    }
-  }
-  return total;
-}
-
 }  // namespace
 
 // For an input bit a (value 1 - 2a) and a weight w in {+1, -1, 0}, d counts a where w = +1 and 1 - a where w = -1, so
@@ -227,23 +216,28 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
   rows.runs = 1;
   rows.run_words = spec.kernel * weights.pixel_words();
   rows.pitch = rows.run_words;
-  scratch.begin.assign(quantised_count + 1, 0);
   list_pixels(window, codes, output, weights, scratch);
   // By rows of the input: the pixels of one column of outputs whose patches it is in, each by a row of its own of the kernel,
   // are counted together, since lists are short. Border rows are nobody's.
   for (std::size_t y = spec.padding; y < spec.padding + input.height; ++y) {
+    // Outputs whose patches this row is in.
+    const std::size_t first_row = y < spec.kernel ? 0 : (y - spec.kernel) / spec.stride + 1;
+    const std::size_t count = std::min(output.height, y / spec.stride + 1) - first_row;
     for (std::size_t x = 0; x < output.width; ++x) {
-      scratch.column.clear();
-      for (std::size_t ky = 0; ky < spec.kernel && ky <= y; ++ky) {
-        const std::size_t row = (y - ky) / spec.stride;
-        if ((y - ky) % spec.stride != 0 || row >= output.height) continue;
-        const std::size_t p = row * output.width + x;
-        const std::uint32_t from = scratch.pixel_begin[p];
-        scratch.column.push_back({std::span(scratch.components).subspan(from, scratch.pixel_begin[p + 1] - from),
-                                  static_cast<std::uint32_t>(ky * rows.run_words)});
+      const auto of_row = [&](std::size_t i) {
+        const std::size_t row = first_row + i;
+        const std::uint32_t* from = &scratch.pixel_begin[row * output.width + x];
+        return Segment{std::span(scratch.components).subspan(from[0], from[1] - from[0]),
+                       static_cast<std::uint32_t>((y - row * spec.stride) * rows.run_words)};
+      };
+      scratch.offsets.clear();
+      scratch.begin.assign(1, 0);
+      append_lists(count, of_row, scratch.offsets, scratch.begin);
+      if (scratch.offsets.empty()) continue;
+      std::int32_t total = 0;
+      for (std::size_t code = 0; code < quantised_count; ++code) {
+        total += quantised_values[code] * static_cast<std::int32_t>(scratch.begin[code + 1] - scratch.begin[code]);
       }
-      const std::int32_t total = list_rows(scratch);
-      if (scratch.begin.back() == 0) continue;
       rows.offsets = scratch.offsets.data();
       rows.begin = scratch.begin.data();
       const std::size_t first = y * width + x * spec.stride;

@@ -88,13 +88,7 @@ class BackwardWeights {
 struct BackwardScratch {
   // By pixel: code << component_offset_bits | word offset of the channel's row of weights.
   std::vector<std::uint32_t> components, pixel_begin;
-  // Components of a pixel, all of whose rows of weights are `shift` words further on.
-  struct PixelRows {
-    std::span<const std::uint32_t> components;
-    std::uint32_t shift;
-  };
-  std::vector<PixelRows> column;                      // of outputs, that are counted at once
-  std::vector<std::uint32_t> offsets, begin;          // of their lists
+  std::vector<std::uint32_t> offsets, begin;          // of the lists that are counted at once
   std::vector<std::int32_t> sums, zero_sums, totals;  // over the padded input map
 };
 void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights, const std::uint64_t* window,
