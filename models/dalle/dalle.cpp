@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "models/transformer/blocks.h"
+#include "nn/layers/tokens.h"
 
 namespace bitloom::models {
 namespace {
@@ -102,19 +103,15 @@ nn::Tensor DalleEmbedding::forward(nn::Pass& pass, const nn::Tensor& ids) {
   if (first + ids.shape()[1] > config_.tokens()) {
     fail(ErrorKind::usage, "embedding: {} tokens after {}; expected at most {}", ids.shape()[1], first, config_.tokens());
   }
-  nn::Tensor y = pass.engine.empty(shape, inputs_.read().dtype(), nn::Use::activations);
-  nn::Tensor flat = y.reshaped({ids.size(), config_.width});
+  nn::Tensor flat = pass.engine.empty({ids.size(), config_.width}, inputs_.read().dtype(), nn::Use::activations);
   nn::gather(pass.engine, inputs_.read(), ids.reshaped({ids.size()}), flat);
-  const DType wide = nn::parameter_type(y.dtype());
-  const bool is_widened = config_.branch_values && y.dtype() != wide;
-  nn::Tensor sum = is_widened ? nn::converted(pass.engine, y, wide) : y;
+  if (config_.branch_values) flat = nn::converted(pass.engine, flat, nn::parameter_type(flat.dtype()));
   for (Positions& each : positions_) {
     const nn::VocabularySlice slice{0, each.table.shape[0] + 1};  // the last row is none
-    nn::gather(pass.engine, each.table.read(), rows_of(pass.engine, each, ids.shape(), first), flat, !is_widened, slice);
-    if (is_widened) nn::scale_add(pass.engine, 1, y, 1, sum);
+    nn::add_rows(pass.engine, each.table.read(), rows_of(pass.engine, each, ids.shape(), first), flat, slice);
   }
   pass.keep(ids);
-  return sum;
+  return flat.reshaped(shape);
 }
 
 nn::Tensor DalleEmbedding::backward(nn::Pass& pass, const nn::Tensor& dy) {

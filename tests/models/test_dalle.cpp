@@ -15,6 +15,7 @@
 #include "models/dalle/sampler.h"
 #include "nn/floats.h"
 #include "nn/layers/tokens.h"
+#include "tests/models/dalle_nets.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
@@ -28,22 +29,9 @@ using namespace bitloom::models;
 using bitloom::test::compare;
 using bitloom::test::has;
 using bitloom::test::message_of;
+using bitloom::test::small_dalle;
 
 namespace {
-
-// All three kinds of attention.
-DalleConfig small_dalle() {
-  DalleConfig config;
-  config.layers = 3;
-  config.heads = 2;
-  config.width = 12;
-  config.text = 5;
-  config.text_vocabulary = 7;
-  config.grid = 4;
-  config.codes = 6;
-  config.dropout = 0;
-  return config;
-}
 
 // Texts of 3 and 5 tokens.
 DalleBatch small_batch(const DalleConfig& config) {

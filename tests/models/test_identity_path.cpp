@@ -10,6 +10,7 @@
 #include "nn/floats.h"
 #include "nn/layers/basic.h"
 #include "nn/layers/blocks.h"
+#include "tests/models/dalle_nets.h"
 #include "tests/models/gpt_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
@@ -112,17 +113,7 @@ struct DalleStep {
 
 GptConfig net_of_step(GptStep*) { return test::small_gpt(); }
 
-DalleConfig net_of_step(DalleStep*) {
-  DalleConfig config;
-  config.layers = 3;
-  config.heads = 2;
-  config.width = 12;
-  config.text = 5;
-  config.text_vocabulary = 7;
-  config.grid = 4;
-  config.codes = 6;
-  return config;
-}
+DalleConfig net_of_step(DalleStep*) { return test::small_dalle(); }
 
 train::TrainOptions f16_options() {
   train::TrainOptions options;
@@ -152,6 +143,7 @@ TEMPLATE_TEST_CASE("a transformer with 32 bits on its identity path learns as in
     CAPTURE(recompute);
     auto config = net_of_step(static_cast<TestType*>(nullptr));
     config.recompute = recompute;
+    config.dropout = 0.1;
     TestType exact(config, {});
     config.branch_values = DType::f16;
     const train::TrainOptions options = f16_options();

@@ -232,6 +232,13 @@ std::uint64_t SelfAttention::stash_bytes(const Shape& x, DType values) const {
 
 // --- Embedding ---
 
+void add_rows(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, const VocabularySlice& slice) {
+  if (out.dtype() == table.dtype()) return gather(engine, table, ids, out, true, slice);
+  Tensor rows = engine.empty(out.shape(), table.dtype(), Use::activations);
+  gather(engine, table, ids, rows, false, slice);
+  scale_add(engine, 1, rows, 1, out);
+}
+
 Embedding::Embedding(const std::string& name, std::size_t vocabulary, std::size_t positions, std::size_t width,
                      double deviation)
     : name_(name), width_(width), slice_{0, vocabulary} {
@@ -273,21 +280,13 @@ Tensor Embedding::forward(Pass& pass, const Tensor& ids) {
     fail(ErrorKind::usage, "{}: {} tokens after {}; expected at most {} positions", name_, ids.shape()[1], first,
          positions_.shape[0]);
   }
-  Tensor y = pass.engine.empty(shape, tokens_.read().dtype(), Use::activations);
-  Tensor flat = y.reshaped({ids.size(), width_});
+  Tensor flat = pass.engine.empty({ids.size(), width_}, tokens_.read().dtype(), Use::activations);
   gather(pass.engine, tokens_.read(), ids.reshaped({ids.size()}), flat, false, slice_);
   complete(pass.engine, flat);
+  if (is_wide_) flat = converted(pass.engine, flat, parameter_type(flat.dtype()));
+  add_rows(pass.engine, positions_.read(), position_ids(pass.engine, ids.shape(), first), flat);
   pass.keep(ids);
-  const Tensor position = position_ids(pass.engine, ids.shape(), first);
-  const DType wide = parameter_type(y.dtype());
-  if (!is_wide_ || y.dtype() == wide) {
-    gather(pass.engine, positions_.read(), position, flat, true);
-    return y;
-  }
-  Tensor sum = converted(pass.engine, y, wide);
-  gather(pass.engine, positions_.read(), position, flat);
-  scale_add(pass.engine, 1, y, 1, sum);
-  return sum;
+  return flat.reshaped(shape);
 }
 
 Tensor Embedding::backward(Pass& pass, const Tensor& dy) {

@@ -106,6 +106,9 @@ class SelfAttention final : public Layer {
   Rows ordered_, back_;
 };
 
+// out (R,C) += rows of the table as gather() gives them; out may have type P where the table has V.
+void add_rows(Engine& engine, const Tensor& table, const Tensor& ids, Tensor& out, const VocabularySlice& slice = {});
+
 // ids (B,T) i32 -> (B,T,C): a row of the table of tokens plus one of the table of positions.
 class Embedding : public Layer {
  public:
