@@ -131,7 +131,7 @@ void declare_compress_start(Options& options, std::string& start) {
 }
 
 bool is_warm_start(const std::string& start, const std::string& shard, std::size_t shard_ranks) {
-  return start == "warm" || (start == "auto" && (shard == "none" || shard_ranks == 1));
+  return start == "warm" || (start == "auto" && train::can_start_warm(train::shard_level_named(shard), shard_ranks));
 }
 
 void declare_recompute(Options& options, std::string& recompute) {

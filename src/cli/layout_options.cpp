@@ -130,7 +130,7 @@ bool LayoutSettings::is_warm_start() const { return cli::is_warm_start(compress_
 
 void LayoutSettings::settle_compression(const Options& options, bool resumes) {
   if (compress_rank == 0) return;
-  const bool can_be_warm = cli::is_warm_start("auto", shard, shard_ranks);
+  const bool can_be_warm = train::can_start_warm(train::shard_level_named(shard), shard_ranks);
   if (resumes && compress_start == "warm" && !can_be_warm && options.source("compress-start") == Options::Source::run) {
     fail(ErrorKind::usage,
          "--shard: {}; this run's factors begin with the last step's; expected none, or a run that began with --compress-start "

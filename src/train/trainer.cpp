@@ -91,6 +91,8 @@ void check_compression(nn::Engine& engine, const TrainOptions& options, const La
 
 }  // namespace
 
+bool can_start_warm(ShardLevel shard, std::size_t shard_ranks) { return shard == ShardLevel::none || shard_ranks == 1; }
+
 std::string reason_against_compression(std::size_t rank, const mpi::GridShape& shape, ShardLevel shard, std::size_t shard_ranks,
                                        bool warm_start) {
   const auto reason = [&](const char* field, const auto& found, const char* expected) {
@@ -101,8 +103,7 @@ std::string reason_against_compression(std::size_t rank, const mpi::GridShape& s
   if (shard != ShardLevel::none) {
     const std::string divided = marked_field("shard_ranks");
     const std::string level = shard_level_names()[static_cast<std::size_t>(shard)];
-    // No checkpoint has a Q that matrices divided otherwise could begin with.
-    if (warm_start && shard_ranks != 1) {
+    if (warm_start && !can_start_warm(shard, shard_ranks)) {
       return fmt::format("{}: warm with {} {}; expected fixed, or {} none", marked_field("compress_start"),
                          marked_field("shard"), level, marked_field("shard"));
     }
@@ -136,7 +137,7 @@ std::string reason_against_rule(std::string_view rule, const mpi::GridShape& sha
 }
 
 Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, const Layout& layout)
-    : engine_(engine), task_(task), options_(options), log_(layout.events), asking_seconds_(layout.asking_seconds) {
+    : engine_(engine), task_(task), options_(options), log_(layout.events) {
   if (layout.grid == nullptr) own_grid_.emplace(alone_, mpi::GridShape{});
   grid_ = layout.grid == nullptr ? &*own_grid_ : layout.grid;
   check(options);
@@ -169,6 +170,10 @@ Trainer::Trainer(nn::Engine& engine, Task& task, const TrainOptions& options, co
     optimizer_->on_moved([this] { share_matrices(); });
   }
   make_norm();
+  // Other stages of a pipeline would wait for a part of the step, and sums of shards may be under way.
+  if (!sharding_ && grid_->shape().pipeline == 1) {
+    giving_up_.emplace(comm(), options.micro_batches / data_ranks, layout.asking_seconds);
+  }
   if (options.loss_scale) loss_scale_ = options.loss_scale->first;
   if (options.block_scales) make_gradient_scales();
   if (layout.compress_rank > 0) make_power_sgd(layout);
@@ -335,28 +340,6 @@ std::vector<std::uint64_t> Trainer::own_micro_batches(std::uint64_t first, std::
   return own;
 }
 
-// Other stages of a pipeline would wait for its part, and sums of shards may be under way.
-std::function<bool()> Trainer::asked_together(const std::function<bool()>& is_given_up) {
-  if (!is_given_up || sharding_ || grid_->shape().pipeline > 1) return {};
-  if (comm().size() == 1) return is_given_up;
-  if (asking_every_ == 0) return {};
-  return [this, is_given_up, passed = std::uint64_t{0}]() mutable {
-    return ++passed % asking_every_ == 0 && comm().flag_any(is_given_up());
-  };
-}
-
-// A question costs a message to all: steps that are short are made to their end. After the first step, and ever less often.
-void Trainer::agree_on_asking(double step_seconds) {
-  if (comm().size() == 1 || --steps_to_agreement_ > 0) return;
-  agreement_gap_ = std::min(2 * agreement_gap_, compare_every);
-  steps_to_agreement_ = agreement_gap_;
-  const auto own = static_cast<double>(options_.micro_batches / static_cast<std::size_t>(grid_->shape().data));
-  const double between = std::clamp(own * asking_seconds_ / std::max(step_seconds, 1e-9), 1.0, own);
-  std::array<std::uint64_t, 1> every = {step_seconds < 2 * asking_seconds_ ? 0 : static_cast<std::uint64_t>(between)};
-  comm().broadcast(std::span<std::uint64_t>(every));
-  asking_every_ = every[0];
-}
-
 StepReport Trainer::step() { return *step_unless({}); }
 
 std::optional<StepReport> Trainer::step_unless(const std::function<bool()>& is_given_up) {
@@ -383,8 +366,8 @@ std::optional<StepReport> Trainer::step_unless(const std::function<bool()>& is_g
       announce(parameter);
     };
   }
-  const std::optional<Loss> own =
-      pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale, asked_together(is_given_up));
+  const std::optional<Loss> own = pipeline_->run(pass, own_micro_batches(0, options_.micro_batches), scale,
+                                                 giving_up_ ? giving_up_->asked(is_given_up) : std::function<bool()>());
   if (!own) {
     task_.net().end_step(pass, false, 1);
     return std::nullopt;
@@ -421,7 +404,7 @@ std::optional<StepReport> Trainer::step_unless(const std::function<bool()>& is_g
   }
   ++step_;
   if (step_ % compare_every == 0) compare_replicas();
-  agree_on_asking(seconds_since(start));
+  if (giving_up_) giving_up_->agree(seconds_since(start));
   if (power_sgd_) report.compression = power_sgd_->times();
   report.sent_bytes = sent_so_far() - sent_before;
   report.seconds = seconds_since(start);

@@ -18,6 +18,7 @@
 #include "mpi/grid.h"
 #include "optim/schedule.h"
 #include "train/optimizer.h"
+#include "train/parallel/giving_up.h"
 #include "train/parallel/gradient_buckets.h"
 #include "train/parallel/gradient_norm.h"
 #include "train/parallel/gradient_scales.h"
@@ -58,6 +59,10 @@ struct TrainOptions {
 
 // Throws Error(usage).
 void check(const TrainOptions& options);
+
+// Whether factors of gradients may begin with the last step's: matrices that are divided have no Q in checkpoints that ones
+// divided otherwise could begin with. shard_ranks: those that the grid has; 0: its data ranks are not divided.
+bool can_start_warm(ShardLevel shard, std::size_t shard_ranks);
 
 // "" or why processes of a grid of this shape cannot exchange gradients by factors of a rank above 0, with the fields' names.
 // shard_ranks: those that the grid has; 0: its data ranks are not divided. warm_start: PowerSgdOptions::warm_start.
@@ -191,9 +196,6 @@ class Trainer {
 
  private:
   nn::Pass make_pass(std::uint64_t step) const;
-  // Asked between two micro-batches, by all processes alike; none: the step cannot be given up.
-  std::function<bool()> asked_together(const std::function<bool()>& is_given_up);
-  void agree_on_asking(double step_seconds);
   // Those of first .. first + count - 1 that this data rank has.
   std::vector<std::uint64_t> own_micro_batches(std::uint64_t first, std::uint64_t count) const;
   void begin_gradients();
@@ -254,15 +256,13 @@ class Trainer {
   Buffers buffers_;
   std::optional<Optimizer> optimizer_;
   std::optional<GradientNorm> norm_;
+  std::optional<GivingUp> giving_up_;       // none: steps are made to their end
   std::unique_ptr<GradientSum> sum_;        // none with one data rank
   std::optional<GradientBuckets> buckets_;  // on CPUs, of gradients that are neither sharded nor compressed
   std::optional<PowerSgd> power_sgd_;
   std::map<const nn::Parameter*, std::size_t> power_sgd_number_;  // of moved ones among its shapes
   PowerSgdState power_sgd_state_;                                 // while a checkpoint takes or gives it
   std::uint64_t step_ = 0;
-  double asking_seconds_;
-  std::uint64_t asking_every_ = 0;                            // micro-batches of a process; 0: never
-  std::uint64_t steps_to_agreement_ = 1, agreement_gap_ = 1;  // on that number
   double loss_scale_ = 1;
   std::uint64_t clean_steps_ = 0;         // since the scale changed
   std::optional<GradientScales> scales_;  // of blocks

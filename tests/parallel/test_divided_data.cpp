@@ -7,16 +7,14 @@
 #include <vector>
 
 #include "core/safetensors.h"
-#include "models/gpt/language_task.h"
 #include "plan/float_plan.h"
-#include "tests/models/gpt_nets.h"
+#include "tests/parallel/grid_gpt.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 #include "tests/support/parameters.h"
 #include "tests/support/trainer_state.h"
-#include "train/parallel/tensor.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -26,18 +24,14 @@ using test::world;
 
 constexpr std::size_t divided_micro_batches = 12;  // a multiple of 1, 2, 3 and 4
 
-struct DividedRun {
+struct DividedRun : test::GridGpt {
   // shard_ranks: 0: all.
   DividedRun(int shard_ranks, ShardLevel level, std::size_t rank = 0, std::uint64_t seed = 1,
              const PowerSgdOptions& compression = {}, DType values = DType::f32)
       : DividedRun({world().size(), 1, 1}, shard_ranks, level, rank, seed, compression, values) {}
   DividedRun(const mpi::GridShape& shape, int shard_ranks, ShardLevel level, std::size_t rank = 0, std::uint64_t seed = 1,
              const PowerSgdOptions& compression = {}, DType values = DType::f32)
-      : grid(world(), shape, shard_ranks),
-        group(grid.tensor()),
-        net(config(shape.tensor), 0, &group),
-        task(net, 1, test::chains(net.config(), divided_micro_batches)),
-        trainer(engine, task, options(seed, values), layout(level, rank, compression)) {}
+      : GridGpt(shape, config(shape.tensor), options(seed, values), layout(level, rank, compression), shard_ranks) {}
 
   // Matrices of more than a chunk, of whose rows ranks have unequal numbers; heads that tensor ranks can divide.
   static models::GptConfig config(int tensor = 1) {
@@ -57,9 +51,8 @@ struct DividedRun {
     options.seed = seed;
     return options;
   }
-  Layout layout(ShardLevel level, std::size_t rank, const PowerSgdOptions& compression) {
+  static Layout layout(ShardLevel level, std::size_t rank, const PowerSgdOptions& compression) {
     Layout layout;
-    layout.grid = &grid;
     layout.shard = level;
     layout.compress_rank = rank;
     layout.compression = compression;
@@ -75,13 +68,6 @@ struct DividedRun {
     const std::vector<std::byte> bytes = file.serialize();
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-
-  nn::Engine engine;
-  mpi::Grid grid;
-  TensorGroup group;
-  models::Gpt net;
-  models::LanguageTask task;
-  Trainer trainer;
 };
 
 std::vector<int> divisors() {

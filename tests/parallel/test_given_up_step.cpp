@@ -4,12 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "models/gpt/language_task.h"
-#include "tests/models/gpt_nets.h"
+#include "tests/parallel/grid_gpt.h"
 #include "tests/support/catch.h"
 #include "tests/support/mpi.h"
 #include "tests/support/trainer_state.h"
-#include "train/parallel/tensor.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -27,13 +25,9 @@ models::GptConfig net_of_four_heads() {
   return config;
 }
 
-struct BrokenOffRun {
+struct BrokenOffRun : test::GridGpt {
   BrokenOffRun(const mpi::GridShape& shape, std::size_t compress_rank, double asking_seconds)
-      : grid(world(), shape),
-        group(grid.tensor()),
-        net(net_of_four_heads(), 0, &group),
-        task(net, 1, test::chains(net.config(), passes_of_step)),
-        trainer(engine, task, options(), layout(compress_rank, asking_seconds)) {
+      : GridGpt(shape, net_of_four_heads(), options(), layout(compress_rank, asking_seconds)) {
     trainer.share();
   }
   static TrainOptions options() {
@@ -43,9 +37,8 @@ struct BrokenOffRun {
     options.optimizer.average = 0.5;
     return options;
   }
-  Layout layout(std::size_t compress_rank, double asking_seconds) {
+  static Layout layout(std::size_t compress_rank, double asking_seconds) {
     Layout layout;
-    layout.grid = &grid;
     layout.compress_rank = compress_rank;
     layout.compression.warm_start = true;
     layout.asking_seconds = asking_seconds;
@@ -53,13 +46,6 @@ struct BrokenOffRun {
   }
   // At rank 0.
   std::vector<std::byte> state() { return test::saved(trainer).serialize(); }
-
-  nn::Engine engine;
-  mpi::Grid grid;
-  TensorGroup group;
-  models::Gpt net;
-  models::LanguageTask task;
-  Trainer trainer;
 };
 
 }  // namespace

@@ -5,14 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "models/gpt/language_task.h"
-#include "tests/models/gpt_nets.h"
+#include "tests/parallel/grid_gpt.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 #include "tests/support/trainer_state.h"
-#include "train/parallel/tensor.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -67,15 +65,11 @@ models::GptConfig config(const Types& types) {
   return config;
 }
 
-struct LayoutRun {
+struct LayoutRun : test::GridGpt {
   // micro_batches: a multiple of the data ranks.
   explicit LayoutRun(const Layouts& layout, std::size_t micro_batches, const Types& types)
-      : engine({}, types.scales_blocks() ? "ref" : "cpu"),
-        grid(test::world(), layout.grid),
-        group(grid.tensor()),
-        net(config(types), 0, &group),
-        task(net, 1, test::chains(net.config(), micro_batches)),
-        trainer(engine, task, options(types, micro_batches), make(layout)) {
+      : GridGpt(layout.grid, config(types), options(types, micro_batches), make(layout), 0,
+                types.scales_blocks() ? "ref" : "cpu") {
     trainer.share();
   }
   static TrainOptions options(const Types& types, std::size_t micro_batches) {
@@ -93,20 +87,12 @@ struct LayoutRun {
     options.optimizer.average = 0.5;
     return options;
   }
-  Layout make(const Layouts& layout) {
+  static Layout make(const Layouts& layout) {
     Layout made;
-    made.grid = &grid;
     made.schedule = layout.schedule;
     made.shard = layout.shard;
     return made;
   }
-
-  nn::Engine engine;
-  mpi::Grid grid;
-  TensorGroup group;
-  models::Gpt net;
-  models::LanguageTask task;
-  Trainer trainer;
 };
 
 // Whether rank 0 has the same tensors in both.

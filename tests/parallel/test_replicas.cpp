@@ -5,14 +5,12 @@
 #include <vector>
 
 #include "core/random.h"
-#include "models/gpt/language_task.h"
 #include "nn/layers/basic.h"
-#include "tests/models/gpt_nets.h"
+#include "tests/parallel/grid_gpt.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 #include "tests/support/trainer_state.h"
-#include "train/parallel/tensor.h"
 #include "train/trainer.h"
 
 namespace bitloom::train {
@@ -30,13 +28,8 @@ void alter(nn::Engine& engine, nn::Tensor tensor) {
 int last_rank() { return world().size() - 1; }
 
 // A GPT in training.
-struct Training {
-  Training(const mpi::GridShape& shape, ShardLevel shard)
-      : grid(world(), shape),
-        group(grid.tensor()),
-        net(config(), 0, &group),
-        task(net, 1, test::chains(config(), 1)),
-        trainer(engine, task, options(shape), layout(shard)) {
+struct Training : test::GridGpt {
+  Training(const mpi::GridShape& shape, ShardLevel shard) : GridGpt(shape, config(), options(shape), layout(shard)) {
     trainer.share();
   }
   static models::GptConfig config() {
@@ -50,9 +43,8 @@ struct Training {
     options.rate.peak = 0.01;
     return options;
   }
-  Layout layout(ShardLevel shard) {
+  static Layout layout(ShardLevel shard) {
     Layout layout;
-    layout.grid = &grid;
     layout.shard = shard;
     return layout;
   }
@@ -60,13 +52,6 @@ struct Training {
   std::string message() {
     return test::message_of(ErrorKind::data, [&] { test::saved(trainer); });
   }
-
-  nn::Engine engine;
-  mpi::Grid grid;
-  TensorGroup group;
-  models::Gpt net;
-  models::LanguageTask task;
-  Trainer trainer;
 };
 
 }  // namespace
