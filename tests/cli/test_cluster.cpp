@@ -85,13 +85,35 @@ seen() {
 }
 )";
 
+// Task 2 of array 17, which is signalled when its trainer, this script, has printed "begun"; held: before its shell has taken
+// the trainer's number. Its output has what it asked of scontrol.
+Outcome signalled_task(const std::string& trainer, const std::string& signal, bool held = false) {
+  const TempDir folder;
+  write_program(folder / "bitloom", trainer);
+  write_program(folder / "scontrol", "#!/bin/sh\necho scontrol \"$@\"\n");
+  const std::string hold =
+      R"(trap '[[ $BASH_COMMAND != "trainer=\$!" ]] || until [[ -e signalled ]]; do sleep 0.02; done' DEBUG)";
+  write_file(folder / "begin", held ? hold : "");
+  return run_shell(folder.path(), seen + fmt::format(R"(
+export PATH="$PWD:$PATH" BITLOOM=./bitloom SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_JOB_ID=17 SLURM_JOB_ID=17
+BASH_ENV=begin '{}' runs >out &
+seen begun out
+kill -{} $!
+touch signalled
+code=0
+wait $! || code=$?
+cat out
+exit $code
+)",
+                                                     example("local-workers.sbatch").string(), signal));
+}
+
 }  // namespace
 
 // A run does not remember all options: a task that was taken away once went on without --watchdog-seconds.
 TEST_CASE("a task of a Slurm array goes on with all its options", "[gpt][local]") {
   const TempDir folder;
-  write_file(folder / "bitloom", "#!/bin/sh\necho \"$@\"\n");
-  std::filesystem::permissions(folder / "bitloom", std::filesystem::perms::owner_all);
+  write_program(folder / "bitloom", "#!/bin/sh\necho \"$@\"\n");
   const std::string script = example("local-workers.sbatch").string();
   const auto started = [&] {
     const Outcome outcome =
@@ -110,58 +132,24 @@ TEST_CASE("a task of a Slurm array goes on with all its options", "[gpt][local]"
   CHECK(started() == options + " --resume --out runs/worker-2\n");
 }
 
-// One whose job had the array's number put all others back with it, and what was cancelled came back.
+// One whose job had the array's number put all others back with it, and what was cancelled came back. A signal that came before
+// the task knew its trainer's number was lost.
 TEST_CASE("a task of a Slurm array puts itself back alone, and not when it was cancelled", "[gpt][local]") {
-  const TempDir folder;
-  for (const auto& [name, text] :
-       {std::pair("bitloom", "#!/bin/sh\ntrap 'exit 4' TERM\necho begun\nfor i in $(seq 1200); do sleep 0.05; done\n"),
-        std::pair("scontrol", "#!/bin/sh\necho scontrol \"$@\"\n")}) {
-    write_file(folder / name, text);
-    std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
-  }
-  // The task's shell waits for `seconds` before it takes the number of its trainer: a signal that comes until then was lost.
-  const auto after = [&](const std::string& signal, const std::string& seconds) {
-    write_file(folder / "slow", "trap '[[ $BASH_COMMAND != \"trainer=\\$!\" ]] || sleep " + seconds + "' DEBUG\n");
-    const Outcome outcome = run_shell(folder.path(), seen + fmt::format(R"(
-export PATH="$PWD:$PATH" BITLOOM=./bitloom SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_JOB_ID=17 SLURM_JOB_ID=17
-BASH_ENV=slow '{}' runs >out &
-seen begun out
-kill -{} $!
-code=0
-wait $! || code=$?
-cat out
-rm out
-exit $code
-)",
-                                                                        example("local-workers.sbatch").string(), signal));
-    INFO(outcome.err);
-    CHECK(outcome.code == 4);
-    return outcome.out;
-  };
-  for (const std::string seconds : {"0", "0.5"}) {
-    CHECK(after("USR1", seconds) == "begun\nscontrol requeue 17_2\n");  // its time is nearly over
-    CHECK(after("TERM", seconds) == "begun\n");
+  const std::string trainer = "#!/bin/sh\ntrap 'exit 4' TERM\necho begun\nfor i in $(seq 1200); do sleep 0.05; done\n";
+  for (const bool held : {false, true}) {
+    const Outcome out_of_time = signalled_task(trainer, "USR1", held);
+    INFO(out_of_time.err);
+    CHECK(out_of_time.code == 4);
+    CHECK(out_of_time.out == "begun\nscontrol requeue 17_2\n");
+    const Outcome cancelled = signalled_task(trainer, "TERM", held);
+    INFO(cancelled.err);
+    CHECK(cancelled.code == 4);
+    CHECK(cancelled.out == "begun\n");
   }
 }
 
 TEST_CASE("a task of a Slurm array whose trainer did not know signals yet is put back, too", "[gpt][local]") {
-  const TempDir folder;
-  for (const auto& [name, text] : {std::pair("bitloom", "#!/bin/sh\necho begun\nexec sleep 60\n"),
-                                   std::pair("scontrol", "#!/bin/sh\necho scontrol \"$@\"\n")}) {
-    write_file(folder / name, text);
-    std::filesystem::permissions(folder / name, std::filesystem::perms::owner_all);
-  }
-  const Outcome outcome = run_shell(folder.path(), seen + fmt::format(R"(
-export PATH="$PWD:$PATH" BITLOOM=./bitloom SLURM_ARRAY_TASK_ID=2 SLURM_ARRAY_JOB_ID=17 SLURM_JOB_ID=17
-'{}' runs >out &
-seen begun out
-kill -USR1 $!
-code=0
-wait $! || code=$?
-cat out
-exit $code
-)",
-                                                                      example("local-workers.sbatch").string()));
+  const Outcome outcome = signalled_task("#!/bin/sh\necho begun\nexec sleep 60\n", "USR1");
   INFO(outcome.err);
   CHECK(outcome.code == 143);
   CHECK(outcome.out == "begun\nscontrol requeue 17_2\n");

@@ -18,6 +18,12 @@ Args two_steps(const std::string& device, const std::string& out) {
           "--batch", "2",   "--steps", "2",        "--out", out,    "--log-every", "1", "--device", device, "--context", "8"};
 }
 
+void write_numbers(const TempDir& folder) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += fmt::format("{} and {}\n", i % 10, i % 7);
+  write_file(folder / "text.txt", text);
+}
+
 std::vector<double> losses_of(const std::filesystem::path& run) {
   std::vector<double> losses;
   for (const nlohmann::json& line : read_metrics(run / "metrics.jsonl")) {
@@ -68,9 +74,7 @@ TEST_CASE("a process that sees one GPU takes that, whatever its number on the ho
 
 TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[gpu]") {
   const TempDir folder;
-  std::string text;
-  for (int i = 0; i < 300; ++i) text += fmt::format("{} and {}\n", i % 10, i % 7);
-  write_file(folder / "text.txt", text);
+  write_numbers(folder);
   const Outcome cpu = run_program(folder.path(), two_steps("cpu", "cpu"));
   REQUIRE(cpu.code == 0);
   const Outcome gpu = run_on_emulated_gpu(folder.path(), two_steps("cuda:0", "gpu"));
@@ -93,9 +97,7 @@ TEST_CASE("a GPT trains on an emulated GPU as on the CPU, and goes on", "[gpu]")
 
 TEST_CASE("a GPT in f16 with scales of blocks trains on an emulated GPU as on the CPU", "[gpu]") {
   const TempDir folder;
-  std::string text;
-  for (int i = 0; i < 300; ++i) text += fmt::format("{} and {}\n", i % 10, i % 7);
-  write_file(folder / "text.txt", text);
+  write_numbers(folder);
   const Args scaled = {"--dtype", "f16", "--loss-scale", "blocks"};
   const Outcome cpu = run_program(folder.path(), with(two_steps("cpu", "cpu"), with(scaled, {"--backend", "ref"})));
   INFO(cpu.err);

@@ -162,8 +162,7 @@ TEST_CASE("a launch leaves out hosts that say that they are taken away", "[launc
   const TempDir folder;
   write_file(folder / "hosts", "n[1-4]\n");
   // Runs what it is given in a shell, as ssh does; n4 is not there.
-  write_file(folder / "agent", "#!/bin/sh\nexport HOST=$1\nshift\ntest $HOST != n4 || exit 255\nexec sh -c \"$*\"\n");
-  std::filesystem::permissions(folder / "agent", std::filesystem::perms::owner_all);
+  write_program(folder / "agent", "#!/bin/sh\nexport HOST=$1\nshift\ntest $HOST != n4 || exit 255\nexec sh -c \"$*\"\n");
   const auto asked = [&](const std::string& notice) {
     const Args options = {"--hostfile",       "hosts", "--agent",    "./agent", "--min-workers", "9",
                           "--notice-command", notice,  "--patience", "0"};
@@ -200,8 +199,7 @@ TEST_CASE("a launched run that cannot work is not started again and again", "[la
   CHECK(missing.code == 5);
   CHECK(has(missing.err, "./no-such-mpirun: cannot be started: No such file or directory"));
   // A launcher that fails for a reason of its own.
-  write_file(folder / "broken", "#!/bin/sh\necho no network today\nexit 9\n");
-  std::filesystem::permissions(folder / "broken", std::filesystem::perms::owner_all);
+  write_program(folder / "broken", "#!/bin/sh\necho no network today\nexit 9\n");
   const Outcome broken =
       run_program(folder.path(), launched({"--mpirun", "./broken", "--attempts", "2"}, long_training("run")));
   CHECK(broken.code == 8);
@@ -213,8 +211,7 @@ TEST_CASE("a launch reads host files and lists, asks every host, and waits for e
   const TempDir folder;
   write_file(folder / "hosts", "# two racks\nn[08-10] slots=2\n\nlogin,a[1,3]-b slots=1 max_slots=4\n");
   // Notes whom it was asked about; nobody answers but n09.
-  write_file(folder / "agent", "#!/bin/sh\necho \"$@\" >> asked\ntest \"$1\" = n09\n");
-  std::filesystem::permissions(folder / "agent", std::filesystem::perms::owner_all);
+  write_program(folder / "agent", "#!/bin/sh\necho \"$@\" >> asked\ntest \"$1\" = n09\n");
   const Args options = {"--hostfile", "hosts", "--agent", "./agent", "--min-workers", "4", "--patience", "0"};
   const Outcome outcome = run_program(folder.path(), launched(options, quick_training("run")));
   INFO(outcome.out << outcome.err);

@@ -76,10 +76,7 @@ class Play {
   }
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
 
-  void executable(const std::string& name, const std::string& text) const {
-    write_file(folder_ / name, text);
-    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
-  }
+  void executable(const std::string& name, const std::string& text) const { write_program(folder_ / name, text); }
 
  private:
   TempDir folder_;

@@ -55,6 +55,11 @@ void write_file(const std::filesystem::path& file, std::string_view bytes) {
   if (!out.good()) FAIL("cannot write " << file);
 }
 
+void write_program(const std::filesystem::path& file, std::string_view text) {
+  write_file(file, text);
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+}
+
 std::size_t temporaries_in(const std::filesystem::path& folder) {
   std::size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) count += entry.path().extension() == ".tmp" ? 1 : 0;

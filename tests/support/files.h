@@ -37,6 +37,8 @@ std::optional<std::filesystem::path> data_folder();
 // The whole contents of a file as bytes; the test fails if it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 void write_file(const std::filesystem::path& file, std::string_view bytes);
+// A script that can be run.
+void write_program(const std::filesystem::path& file, std::string_view text);
 
 // Number of files in a folder that are being written (write_atomically in core/file.h), or that killed writers left.
 std::size_t temporaries_in(const std::filesystem::path& folder);
