@@ -235,6 +235,7 @@ int run(const Settings& settings) {
   add_conv({256, 1024, 16});
   add_conv({1024, 1024, 8});
   add_conv({256, 256, 32, true, false});
+  add_conv({256, 256, 32, false, false, 2});
   works.push_back(make_gradient(threads));
   const Workload* const gradient = works.back().get();
   works.push_back(make_gemm(threads));

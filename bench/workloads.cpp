@@ -18,18 +18,28 @@ layerwise::BinaryLayer make_layer(const ConvOptions& options) {
   layerwise::LayerSpec spec;
   spec.name = "layer";
   spec.inputs = {"input"};
-  spec.width = options.out_channels;
+  spec.width = options.out_channels / options.thresholds;
+  spec.thresholds = options.thresholds;
   spec.ternary = options.ternary;
   layerwise::NetSpec net;
-  net.layers = {spec};
-  layerwise::BinaryLayer layer(spec, derive_geometry(net, options.size, options.size, options.in_channels).front());
+  if (options.thresholds > 1) {
+    net.layers.push_back(spec);
+    net.layers.front().name = "below";
+    net.layers.front().width = options.in_channels / options.thresholds;
+    spec.inputs = {"below"};
+  }
+  net.layers.push_back(spec);
+  layerwise::BinaryLayer layer(spec, derive_geometry(net, options.size, options.size, options.in_channels).back());
+  const simd::ConvShape shape = layer.conv_shape();
   std::vector<std::uint64_t> sign(layer.patch_words());
   std::vector<std::uint64_t> nonzero(layer.patch_words());
   for (std::size_t o = 0; o < layer.channels(); ++o) {
-    Random random = random_for(1, o);
+    Random random = random_for(1, o % (layer.channels() / shape.planes));
     for (std::size_t w = 0; w < sign.size(); ++w) {
       nonzero[w] = options.ternary ? random.next() & layer.valid_bits()[w] : layer.valid_bits()[w];
       sign[w] = random.next() & nonzero[w];
+      const std::size_t word = shape.twin == nullptr ? 0 : w % shape.pixel_words;
+      if (shape.twin != nullptr && shape.twin[word] < word) sign[w] = sign[w - word + shape.twin[word]];
     }
     layer.set_row(o, sign.data(), options.ternary ? nonzero.data() : nullptr);
     // About one standard deviation below the mean count: a sixth of the bits is set, as in trained layers.
@@ -253,8 +263,10 @@ ConvWorkload::ConvWorkload(const ConvOptions& options, std::size_t images, std::
   }
   const std::size_t map = layer_.geometry().output.size();
   outputs_ = per_thread<std::uint64_t>(threads, options.training ? 2 * map + 2 * layer_.padded_channels() : map);
-  name = fmt::format("3x3 {}->{}, {}x{}, {}threshold{} fused", options.in_channels, options.out_channels, options.size,
-                     options.size, options.ternary ? "ternary, " : "", options.training ? ", window and statistics" : "");
+  name = fmt::format("3x3 {}->{}, {}x{}, {}{}{} fused", options.in_channels, options.out_channels, options.size, options.size,
+                     options.ternary ? "ternary, " : "",
+                     options.thresholds > 1 ? fmt::format("{} thresholds a channel", options.thresholds) : "threshold",
+                     options.training ? ", window and statistics" : "");
   items = images;
   unit = "bit-MAC/s";
   operations = double(layer_.bit_macs());

@@ -54,7 +54,8 @@ class TypedWorkload : public Workload {
 struct ConvOptions {
   std::size_t in_channels, out_channels, size;  // stride 1, padding 1, size x size pixels
   bool ternary = false;
-  bool training = false;  // also window mask and statistics
+  bool training = false;       // also window mask and statistics
+  std::size_t thresholds = 1;  // of every channel and of those of the layer below, each a multiple of 64
 };
 
 class ConvWorkload : public TypedWorkload<std::uint64_t> {

@@ -33,7 +33,7 @@ struct ConvShape {
   std::size_t planes = 1;
   // By word of an input pixel (`pixel_words` of them): the other one of a pair of words that meet the same weights at every tap
   // of every row, so that twin[twin[w]] == w, or the word itself. Null if there are no pairs. run_words, pitch and steps are
-  // multiples of pixel_words then. Kernels may look a pair up at once.
+  // multiples of pixel_words then. Kernels may count a pair at once.
   const std::uint16_t* twin = nullptr;
   std::size_t pixel_words = 0;  // read only where there are twins
 

@@ -27,8 +27,9 @@ inline constexpr std::size_t lanes = weight_lanes;
 static_assert(lanes * sizeof(std::uint32_t) == sizeof(__m512i));
 
 // Immediates of the ternary-logic instruction.
-inline constexpr int ternary_xor = 0x96;    // a ^ b ^ c
-inline constexpr int ternary_carry = 0xB2;  // a == c ? a : ~b
+inline constexpr int ternary_xor = 0x96;      // a ^ b ^ c
+inline constexpr int ternary_carry = 0xB2;    // a == c ? a : ~b
+inline constexpr int ternary_xor_and = 0x28;  // (a ^ b) & c
 
 // A full adder of planes of bits: plane + a + b; the sum's low bit stays in `plane`, the carry is returned. The carry is
 // derived from the sum, a == b ? a : not sum, because the instruction overwrites its first operand: this way nothing has to

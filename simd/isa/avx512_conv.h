@@ -3,7 +3,7 @@
 // Private to simd/isa; everything is in an unnamed namespace, so that no symbol compiled with AVX-512 leaves its object.
 #pragma once
 
-#include "simd/isa/avx512_common.h"
+#include "simd/isa/avx512_patches.h"
 
 namespace bitloom::simd {
 namespace {
@@ -211,27 +211,39 @@ class CountSink {
   std::size_t index_[kBlocks] = {};
 };
 
+template <class Counter, Halves kind, int P, int B>
+BITLOOM_INLINE void count_tile(const std::uint32_t* const (&x)[P], const Counted& counted, const Pairs& pairs,
+                               __m512i (&d)[P][B]) {
+  if constexpr (kind == Halves::paired) {
+    pairs.count<Counter>(x, counted, d);
+  } else {
+    Counter::template count<P, B, kind>(x, counted, d);
+  }
+}
+
 // One group of B blocks over the gathered patches of a strip.
-template <class Counter, int B, bool kTernary, class Sink>
+template <class Counter, int B, Halves kind, class Sink>
 void conv_group(const std::uint32_t* const* patches, std::size_t count, const ConvWeights& weights, std::size_t first_block,
-                std::size_t halves, Sink& sink) {
+                std::size_t halves, const Pairs& pairs, Sink& sink) {
   constexpr int tile = Counter::tile;
-  const std::uint32_t* sign = weights.sign + first_block * halves * lanes;
-  const std::uint32_t* nonzero = kTernary ? weights.nonzero + first_block * halves * lanes : nullptr;
+  Counted counted;
+  counted.sign = weights.sign + first_block * halves * lanes;
+  if (kind == Halves::ternary) counted.nonzero = weights.nonzero + first_block * halves * lanes;
+  counted.block = counted.halves = halves;
   for (int b = 0; b < B; ++b) sink.begin_block(b, first_block + static_cast<std::size_t>(b));
   std::size_t p = 0;
   for (; p + tile <= count; p += tile) {
     const std::uint32_t* x[tile];
     for (std::size_t k = 0; k < tile; ++k) x[k] = patches[p + k];
     __m512i d[tile][B];
-    Counter::template count<tile, B, kTernary>(x, sign, nonzero, halves, d);
+    count_tile<Counter, kind>(x, counted, pairs, d);
 #pragma GCC unroll 8
     for (int b = 0; b < B; ++b) sink.store(b, p, d);
   }
   for (; p < count; ++p) {
     const std::uint32_t* x[1] = {patches[p]};
     __m512i d[1][B];
-    Counter::template count<1, B, kTernary>(x, sign, nonzero, halves, d);
+    count_tile<Counter, kind>(x, counted, pairs, d);
 #pragma GCC unroll 8
     for (int b = 0; b < B; ++b) sink.store(b, p, d);
   }
@@ -241,11 +253,12 @@ void conv_group(const std::uint32_t* const* patches, std::size_t count, const Co
 // Counts of the first `channels` channels at all pixels of one image. A strip of pixels is gathered into contiguous patches
 // once; then, group by group of Counter::blocks blocks of 16 channels, tiles of Counter::tile pixels share each load of the
 // weights, and the blocks each load of a pixel.
-//   Counter::count<P, B, kTernary>(const uint32_t* const (&x)[P], const uint32_t* sign, const uint32_t* nonzero, halves, d):
-//   d[p][b], 16 counts of 32 bits, for `halves` halves of each of P patches; the weights of block b start at b * halves * 16.
-template <class Counter, bool kTernary, class Sink>
+//   Counter::count<P, B, kind>(const uint32_t* const (&x)[P], const Counted& counted, d):
+//   d[p][b], 16 counts of 32 bits, of each of P patches.
+template <class Counter, Halves kind, class Sink>
 void conv_image(const ConvShape& shape, std::size_t channels, const std::uint64_t* input, const ConvWeights& weights,
                 Sink& sink) {
+  constexpr bool is_paired = kind == Halves::paired;
   const std::size_t patch_words = shape.patch_rows * shape.run_words;
   const std::size_t halves = 2 * patch_words;
   const std::size_t pixels = shape.out_height * shape.out_width;
@@ -258,10 +271,14 @@ void conv_image(const ConvShape& shape, std::size_t channels, const std::uint64_
   if (strip > pixels) strip = pixels;
 
   // A patch of a single run is contiguous where it lies.
-  const bool gather = shape.patch_rows != 1;
+  const bool gather = is_paired || shape.patch_rows != 1;
+  const std::size_t row_words = patch_words + (is_paired ? 1 : 0);
+  const std::size_t scratch_words = strip * row_words + (is_paired ? 2 * patch_words : 0);
   alignas(64) std::uint64_t on_stack[stack_words];
-  const bool fits = strip * patch_words <= stack_words;
-  std::uint64_t* const scratch = !gather ? nullptr : fits ? on_stack : new_words(strip * patch_words);
+  const bool fits = scratch_words <= stack_words;
+  std::uint64_t* const scratch = !gather ? nullptr : fits ? on_stack : new_words(scratch_words);
+  Pairs pairs;
+  if (is_paired) pairs.list(shape, reinterpret_cast<std::uint32_t*>(scratch + strip * row_words));
   const std::uint32_t* patches[max_strip_pixels];
   std::size_t i = 0, j = 0;
   for (std::size_t first = 0; first < pixels; first += strip) {
@@ -269,10 +286,14 @@ void conv_image(const ConvShape& shape, std::size_t channels, const std::uint64_
     for (std::size_t p = 0; p < count; ++p) {
       const std::uint64_t* source = input + i * shape.row_step + j * shape.column_step;
       if (gather) {
-        std::uint64_t* patch = scratch + p * patch_words;
+        std::uint64_t* patch = scratch + p * row_words;
         patches[p] = reinterpret_cast<const std::uint32_t*>(patch);
-        for (std::size_t r = 0; r < shape.patch_rows; ++r)
-          copy_words(patch + r * shape.run_words, source + r * shape.pitch, shape.run_words);
+        if constexpr (is_paired) {
+          pairs.gather(source, patch);
+        } else {
+          for (std::size_t r = 0; r < shape.patch_rows; ++r)
+            copy_words(patch + r * shape.run_words, source + r * shape.pitch, shape.run_words);
+        }
       } else {
         patches[p] = reinterpret_cast<const std::uint32_t*>(source);
       }
@@ -282,21 +303,29 @@ void conv_image(const ConvShape& shape, std::size_t channels, const std::uint64_
     sink.begin_strip(first, count);
     std::size_t block = 0;
     for (; block + Counter::blocks <= blocks; block += Counter::blocks)
-      conv_group<Counter, Counter::blocks, kTernary>(patches, count, weights, block, halves, sink);
-    for (; block < blocks; ++block) conv_group<Counter, 1, kTernary>(patches, count, weights, block, halves, sink);
+      conv_group<Counter, Counter::blocks, kind>(patches, count, weights, block, halves, pairs, sink);
+    for (; block < blocks; ++block) conv_group<Counter, 1, kind>(patches, count, weights, block, halves, pairs, sink);
   }
   if (!fits) delete_words(scratch);
+}
+
+template <class Counter, class Sink>
+void conv_image_of_any(const ConvShape& shape, std::size_t channels, const std::uint64_t* input, const ConvWeights& weights,
+                       Sink& sink) {
+  if (weights.nonzero != nullptr) {
+    conv_image<Counter, Halves::ternary>(shape, channels, input, weights, sink);
+  } else if (Pairs::has_any(shape)) {
+    conv_image<Counter, Halves::paired>(shape, channels, input, weights, sink);
+  } else {
+    conv_image<Counter, Halves::binary>(shape, channels, input, weights, sink);
+  }
 }
 
 template <class Counter, bool kWindow, bool kStatistics>
 void conv_to_bits(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights,
                   const ConvThresholds& thresholds, const ConvOutput& output) {
   BitSink<Counter::blocks, kWindow, kStatistics> sink(shape, thresholds, output);
-  if (weights.nonzero == nullptr) {
-    conv_image<Counter, false>(shape, shape.out_channels / shape.planes, input, weights, sink);
-  } else {
-    conv_image<Counter, true>(shape, shape.out_channels / shape.planes, input, weights, sink);
-  }
+  conv_image_of_any<Counter>(shape, shape.out_channels / shape.planes, input, weights, sink);
 }
 
 template <class Counter>
@@ -318,11 +347,7 @@ void conv(const ConvShape& shape, const std::uint64_t* input, const ConvWeights&
 template <class Counter>
 void conv_counts(const ConvShape& shape, const std::uint64_t* input, const ConvWeights& weights, std::int32_t* counts) {
   CountSink<Counter::blocks> sink(shape, counts);
-  if (weights.nonzero == nullptr) {
-    conv_image<Counter, false>(shape, shape.out_channels, input, weights, sink);
-  } else {
-    conv_image<Counter, true>(shape, shape.out_channels, input, weights, sink);
-  }
+  conv_image_of_any<Counter>(shape, shape.out_channels, input, weights, sink);
 }
 
 }  // namespace

@@ -8,13 +8,12 @@
 // The order of operands lets each instruction overwrite a value that is not needed any more.
 #pragma once
 
-#include "simd/isa/avx512_common.h"
+#include "simd/isa/avx512_patches.h"
 
 namespace bitloom::simd {
 namespace {
 
 inline constexpr int ternary_fused_carry = 0x74;  // b ? ~c : a
-inline constexpr int ternary_xor_and = 0x28;      // (a ^ b) & c
 
 // Bytes of 4-bit popcounts times `weight`.
 BITLOOM_INLINE __m512i nibble_counts(int weight) {
@@ -37,15 +36,20 @@ BITLOOM_INLINE __m512i add_byte_counts(__m512i bytes, __m512i plane, __m512i cou
 }
 
 // Where the tree reads its inputs and weights: half h of pixel p, and the weights that meet it.
+template <Halves kind>
 struct PatchSource {
   const std::uint32_t* const* x;
-  const std::uint32_t* sign_halves;
-  const std::uint32_t* nonzero_halves;
+  const Counted& counted;
 
   BITLOOM_INLINE __m512i half(int p, std::size_t h) const { return _mm512_set1_epi32(static_cast<int>(x[p][h])); }
+  BITLOOM_INLINE __m512i same(int p, std::size_t h) const {
+    return _mm512_set1_epi32(static_cast<int>(x[p][counted.halves + h]));
+  }
   // The two load ports are nearly full: weights are loaded once for all pixels.
-  BITLOOM_INLINE __m512i sign(std::size_t h) const { return keep(_mm512_loadu_si512(sign_halves + h * lanes)); }
-  BITLOOM_INLINE __m512i nonzero(std::size_t h) const { return keep(_mm512_loadu_si512(nonzero_halves + h * lanes)); }
+  BITLOOM_INLINE __m512i sign(std::size_t h) const { return keep(_mm512_loadu_si512(counted.sign + counted.offset<kind>(h))); }
+  BITLOOM_INLINE __m512i nonzero(std::size_t h) const {
+    return keep(_mm512_loadu_si512(counted.nonzero + counted.offset<kind>(h)));
+  }
 };
 
 // For peak_loop: freshly zeroed registers stand for the loaded inputs; zeroing takes no execution port.
@@ -56,7 +60,7 @@ struct RegisterSource {
 };
 
 // P pixels in lock step, so that they share the loads of the weights.
-template <int P, bool kTernary, class Source>
+template <int P, Halves kind, class Source>
 struct CsaTree {
   Source source;
   __m512i ones[P], twos[P], fours[P], eights[P], sixteens[P];
@@ -70,13 +74,20 @@ struct CsaTree {
   BITLOOM_INLINE void add2(std::size_t h, __m512i (&carry)[P]) {
     const __m512i w0 = source.sign(h);
     const __m512i w1 = source.sign(h + 1);
-    if constexpr (kTernary) {
+    if constexpr (kind == Halves::ternary) {
       const __m512i n0 = source.nonzero(h);
       const __m512i n1 = source.nonzero(h + 1);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const __m512i a = _mm512_ternarylogic_epi32(source.half(p, h), w0, n0, ternary_xor_and);
         const __m512i b = _mm512_ternarylogic_epi32(source.half(p, h + 1), w1, n1, ternary_xor_and);
+        carry[p] = full_add(ones[p], a, b);
+      }
+    } else if constexpr (kind == Halves::paired) {
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        const __m512i a = _mm512_ternarylogic_epi32(source.half(p, h), w0, source.same(p, h), ternary_xor_and);
+        const __m512i b = _mm512_ternarylogic_epi32(source.half(p, h + 1), w1, source.same(p, h + 1), ternary_xor_and);
         carry[p] = full_add(ones[p], a, b);
       }
     } else {
@@ -122,11 +133,11 @@ struct CsaTree {
 struct CsaCounter {
   static constexpr int tile = 2, blocks = 1;
 
-  template <int P, int B, bool kTernary>
-  static BITLOOM_INLINE void count(const std::uint32_t* const (&x)[P], const std::uint32_t* sign, const std::uint32_t* nonzero,
-                                   std::size_t halves, __m512i (&d)[P][B]) {
+  template <int P, int B, Halves kind>
+  static BITLOOM_INLINE void count(const std::uint32_t* const (&x)[P], const Counted& counted, __m512i (&d)[P][B]) {
     static_assert(B == 1);
-    CsaTree<P, kTernary, PatchSource> tree{{x, sign, nonzero}, {}, {}, {}, {}, {}};
+    const std::size_t halves = counted.halves;
+    CsaTree<P, kind, PatchSource<kind>> tree{{x, counted}, {}, {}, {}, {}, {}};
     tree.clear();
     __m512i bytes32[P], sum[P];
 #pragma GCC unroll 8
@@ -174,7 +185,7 @@ struct CsaCounter {
   // The tree of 32 halves on registers.
   static std::uint64_t peak_loop(std::uint64_t iterations) {
     constexpr int P = tile;
-    CsaTree<P, false, RegisterSource> tree{{keep(_mm512_set1_epi32(0x55AA00FF))}, {}, {}, {}, {}, {}};
+    CsaTree<P, Halves::binary, RegisterSource> tree{{keep(_mm512_set1_epi32(0x55AA00FF))}, {}, {}, {}, {}, {}};
     tree.clear();
     const __m512i once = nibble_counts(1);
     __m512i bytes32[P];

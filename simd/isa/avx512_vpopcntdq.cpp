@@ -9,39 +9,42 @@
 namespace bitloom::simd {
 namespace {
 
-inline constexpr int ternary_xor_and = 0x28;  // (a ^ b) & c
-
 // xor, popcount, add. Tiles of 8 pixels and 2 blocks keep 16 sums in registers and need 10 loads per 48 of these: fewer pixels
 // or one block are bound by the two load ports. A carry-save step in front of the popcount, 5 instructions for 6, would pay on
 // Intel's processors, whose popcount has one port; on Zen 5, where it has two, it measured slower.
 struct PopcountCounter {
   static constexpr int tile = 8, blocks = 2;
 
-  template <int P, int B, bool kTernary>
-  static BITLOOM_INLINE void count(const std::uint32_t* const (&x)[P], const std::uint32_t* sign, const std::uint32_t* nonzero,
-                                   std::size_t halves, __m512i (&d)[P][B]) {
+  template <int P, int B, Halves kind>
+  static BITLOOM_INLINE void count(const std::uint32_t* const (&x)[P], const Counted& counted, __m512i (&d)[P][B]) {
 #pragma GCC unroll 8
     for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 8
       for (int b = 0; b < B; ++b) d[p][b] = _mm512_setzero_si512();
     }
+    const std::size_t halves = counted.halves;
 #pragma GCC unroll 2
     for (std::size_t h = 0; h < halves; ++h) {
+      const std::size_t offset = counted.offset<kind>(h);
       __m512i w[B], n[B];
 #pragma GCC unroll 8
       for (int b = 0; b < B; ++b) {
-        const std::size_t at = (static_cast<std::size_t>(b) * halves + h) * lanes;
-        w[b] = keep(_mm512_loadu_si512(sign + at));
-        if constexpr (kTernary) n[b] = keep(_mm512_loadu_si512(nonzero + at));
+        const std::size_t at = static_cast<std::size_t>(b) * counted.block * lanes + offset;
+        w[b] = keep(_mm512_loadu_si512(counted.sign + at));
+        if constexpr (kind == Halves::ternary) n[b] = keep(_mm512_loadu_si512(counted.nonzero + at));
       }
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const __m512i half = keep(_mm512_set1_epi32(static_cast<int>(x[p][h])));
+        __m512i same;
+        if constexpr (kind == Halves::paired) same = keep(_mm512_set1_epi32(static_cast<int>(x[p][halves + h])));
 #pragma GCC unroll 8
         for (int b = 0; b < B; ++b) {
           __m512i differ;
-          if constexpr (kTernary) {
+          if constexpr (kind == Halves::ternary) {
             differ = _mm512_ternarylogic_epi32(half, w[b], n[b], ternary_xor_and);
+          } else if constexpr (kind == Halves::paired) {
+            differ = _mm512_ternarylogic_epi32(half, w[b], same, ternary_xor_and);
           } else {
             differ = _mm512_xor_si512(half, w[b]);
           }
