@@ -1,4 +1,4 @@
-// What the AVX-512 convolutions count of a patch. Private to simd/isa; see avx512_conv.h.
+// Halves of a patch, and how the AVX-512 convolutions count them. Private to simd/isa; see avx512_conv.h.
 #pragma once
 
 #include "simd/isa/avx512_common.h"
@@ -11,7 +11,7 @@ namespace {
 // of which the first is a pixel's alone. `single` is binary, for the words beside pairs.
 enum class Halves { binary, ternary, paired, single };
 
-// What is counted of a patch, and the weights of the group's first block.
+// The counted part of a patch, and the weights of the first block of the group.
 struct Counted {
   const std::uint32_t* sign = nullptr;
   const std::uint32_t* nonzero = nullptr;  // of ternary weights
