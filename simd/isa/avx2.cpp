@@ -4,6 +4,7 @@
 
 #include "simd/generic/local_arch.h"
 #include "simd/generic/positional_count.h"
+#include "simd/generic/row_tiles.h"
 
 BITLOOM_LOCAL_ARCH(avx2)
 
@@ -72,13 +73,9 @@ void gemm_s16(std::size_t m, std::size_t n, std::size_t k, const std::int16_t* a
               const std::int16_t* b_pairs, std::int32_t* c, std::size_t c_pitch) {
   for (std::size_t column = 0; column < n; column += 16) {
     const std::int16_t* b = b_pairs + 2 * column;
-    std::size_t row = 0;
-    for (; row + 6 <= m; row += 6) gemm_tile<6>(n, k, a + row * a_pitch, a_pitch, b, c + row * c_pitch + column, c_pitch);
-    if (row + 4 <= m) {
-      gemm_tile<4>(n, k, a + row * a_pitch, a_pitch, b, c + row * c_pitch + column, c_pitch);
-      row += 4;
-    }
-    for (; row < m; ++row) gemm_tile<1>(n, k, a + row * a_pitch, a_pitch, b, c + row * c_pitch + column, c_pitch);
+    for_each_row_tile(m, [&]<std::size_t R>(std::size_t row) {
+      gemm_tile<R>(n, k, a + row * a_pitch, a_pitch, b, c + row * c_pitch + column, c_pitch);
+    });
   }
 }
 

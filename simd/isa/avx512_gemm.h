@@ -1,6 +1,7 @@
 // Integer matrix product and the counting and packing of single maps. Private to simd/isa; see avx512_common.h.
 #pragma once
 
+#include "simd/generic/row_tiles.h"
 #include "simd/isa/avx512_common.h"
 
 namespace bitloom::simd {
@@ -54,10 +55,8 @@ void gemm_tile(std::size_t depth, const std::int16_t* a, std::size_t a_pitch, co
 template <int V>
 void gemm_panel(std::size_t m, std::size_t depth, const std::int16_t* a, std::size_t a_pitch, const std::int16_t* b,
                 std::size_t b_pitch, std::int32_t* c, std::size_t c_pitch) {
-  std::size_t r = 0;
-  for (; r + 6 <= m; r += 6) gemm_tile<6, V>(depth, a + r * a_pitch, a_pitch, b, b_pitch, c + r * c_pitch, c_pitch);
-  for (; r + 3 <= m; r += 3) gemm_tile<3, V>(depth, a + r * a_pitch, a_pitch, b, b_pitch, c + r * c_pitch, c_pitch);
-  for (; r < m; ++r) gemm_tile<1, V>(depth, a + r * a_pitch, a_pitch, b, b_pitch, c + r * c_pitch, c_pitch);
+  for_each_row_tile(
+      m, [&]<int R>(std::size_t r) { gemm_tile<R, V>(depth, a + r * a_pitch, a_pitch, b, b_pitch, c + r * c_pitch, c_pitch); });
 }
 
 inline void gemm_s16(std::size_t m, std::size_t n, std::size_t k, const std::int16_t* a, std::size_t a_pitch,

@@ -32,7 +32,7 @@ TEST_CASE("a matrix product by hand", "[simd][gemm]") {
 
 TEST_CASE("every table's matrix product equals ref's", "[simd][gemm]") {
   Random random(2, Stream::test);
-  for (const std::size_t m : {1, 2, 3, 4, 5, 6, 7, 8, 13}) {
+  for (const std::size_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13}) {
     for (const std::size_t n : {16, 32, 48, 64, 80, 112}) {
       for (const std::size_t k : {2, 6, 32, 74}) {
         const std::size_t a_pitch = k + 3;
