@@ -149,11 +149,11 @@ export_mpi_environment() {
   fi
 }
 
-# repeat_failures FOLDER: the last lines that failed tests printed, by ctest's files in this folder. They stand at the end then, and
-# of a long log often nothing else is kept.
+# repeat_failures FOLDER SECONDS: the last lines that failed tests printed, by ctest's files in this folder that are no older than
+# that moment. They stand at the end then, and of a long log often nothing else is kept.
 repeat_failures() {
   local name
-  [[ -e $1/LastTestsFailed.log ]] || return 0
+  [[ -e $1/LastTestsFailed.log ]] && (($(stat -c %Y "$1/LastTestsFailed.log") >= $2)) || return 0
   while IFS=: read -r _ name; do
     printf '\n== %s\n' "$name"
     awk -v name="$name" '/^[0-9]+\/[0-9]+ Test: / { shown = substr($0, index($0, ": ") + 2) == name }
@@ -167,11 +167,12 @@ repeat_failures() {
 run_tests() {
   local preset=$1 log=build/$1-test.log
   shift
-  rm -f "build/$preset/Testing/Temporary/LastTestsFailed.log"
+  local start
+  start=$(date +%s)
   # One more than there are cores: many tests wait for processes.
   if ! ctest --preset "$preset" --parallel $(($(nproc) + 1)) --no-tests=error "$@" 2>&1 | tee "$log" |
     { grep --line-buffered -vE '^ +Start +[0-9]+:' || true; }; then
-    repeat_failures "build/$preset/Testing/Temporary"
+    repeat_failures "build/$preset/Testing/Temporary" "$start"
     return 1
   fi
   if in_ci && grep -qE '\*\*\*(Skipped|Not Run)' "$log"; then

@@ -12,7 +12,7 @@ namespace {
 // weights of one block after the other pass by.
 inline constexpr std::size_t strip_bytes = 16 * 1024;
 inline constexpr std::size_t max_strip_pixels = 256;
-inline constexpr std::size_t stack_words = 8 * 1024;  // strips up to this need no allocation: patches of 65,536 bits
+inline constexpr std::size_t stack_words = 11 * 1024;  // strips up to this need no allocation: patches of 65,536 bits
 
 // Up to this many halves the sums of e * e over one strip fit 32 bits and e fits 16: |e| <= 16 * halves, and a strip has at
 // most max(max_strip_pixels, strip_bytes / (4 * halves)) pixels.

@@ -62,18 +62,18 @@ class Pairs {
     }
   }
 
-  // patch_words() + 1 words.
+  // patch_words() + 1 words, which are read as halves.
   void gather(const std::uint64_t* source, std::uint64_t* patch) const {
+    const auto put = [&](std::uint64_t word) { std::memcpy(patch++, &word, sizeof word); };
+    for (std::size_t k = 0; k < pairs_; ++k) put(source[first_[k]]);
     std::uint64_t differing = 0;
     for (std::size_t k = 0; k < pairs_; ++k) {
-      const std::uint64_t a = source[first_[k]], differ = a ^ source[second_[k]];
-      patch[k] = a;
-      patch[pairs_ + k] = ~differ;
+      const std::uint64_t differ = source[first_[k]] ^ source[second_[k]];
+      put(~differ);
       differing += static_cast<std::uint64_t>(__builtin_popcountll(differ));
     }
-    patch += 2 * pairs_;
-    for (std::size_t k = 0; k < singles_; ++k) patch[k] = source[first_[pairs_ + k]];
-    patch[singles_] = differing;
+    for (std::size_t k = 0; k < singles_; ++k) put(source[first_[pairs_ + k]]);
+    put(differing);
   }
 
   template <class Counter, int P, int B>

@@ -309,7 +309,10 @@ TEST_CASE("with a quorum a rank that is always late can ask for a stop", "[stage
   if (world().is_root()) folder.emplace();
   const std::filesystem::path marks = world().broadcast_text(folder ? folder->path().string() : "");
   const auto wait_for = [&](const std::string& mark) {
-    while (!std::filesystem::exists(marks / mark)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!std::filesystem::exists(marks / mark)) {
+      stage.exchange()->poll();  // replies on the way go on
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   };
   const bool is_late = world().rank() == world().size() - 1;
   bool stops = false;
