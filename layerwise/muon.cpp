@@ -40,8 +40,8 @@ void Muon::take(std::size_t row, std::span<const float> gradient, float scale) {
     for (std::size_t i = 0; i < word_bits; ++i) {
       const float now = add * from[i];
       const float scaled = keep_ * static_cast<float>(momentum[i]) + now * momentum_one;
-      const float limited = std::clamp(scaled, -momentum_limit, momentum_limit);
-      const auto moved = static_cast<std::int16_t>(limited + (limited < 0 ? -0.5F : 0.5F));
+      const float limited = std::max(-momentum_limit, std::min(momentum_limit, scaled));
+      const auto moved = static_cast<std::int16_t>(limited + std::copysign(0.5F, limited));
       momentum[i] = moved;
       matrix[i] = keep_ * static_cast<float>(moved) * (1 / momentum_one) + now;
     }

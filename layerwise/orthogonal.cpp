@@ -116,8 +116,8 @@ void Orthogonaliser::quantise(std::span<float> x, double scale) {
   const float factor = static_cast<float>(scale) * singular_one;
   for_each_index(short_, [&](std::size_t r) {
     for (std::size_t c = 0; c < long_; ++c) {
-      const float value = std::clamp(element(x, r, c) * factor, -32768.0F, 32767.0F);
-      x_[r * long_padded_ + c] = static_cast<std::int16_t>(value + (value < 0 ? -0.5F : 0.5F));
+      const float value = std::max(-32768.0F, std::min(32767.0F, element(x, r, c) * factor));
+      x_[r * long_padded_ + c] = static_cast<std::int16_t>(value + std::copysign(0.5F, value));
     }
   });
 }
