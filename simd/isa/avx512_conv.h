@@ -314,7 +314,7 @@ void conv_image_of_any(const ConvShape& shape, std::size_t channels, const std::
                        Sink& sink) {
   if (weights.nonzero != nullptr) {
     conv_image<Counter, Halves::ternary>(shape, channels, input, weights, sink);
-  } else if (Pairs::has_any(shape)) {
+  } else if (shape.twin != nullptr) {
     conv_image<Counter, Halves::paired>(shape, channels, input, weights, sink);
   } else {
     conv_image<Counter, Halves::binary>(shape, channels, input, weights, sink);

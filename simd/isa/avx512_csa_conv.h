@@ -74,20 +74,14 @@ struct CsaTree {
   BITLOOM_INLINE void add2(std::size_t h, __m512i (&carry)[P]) {
     const __m512i w0 = source.sign(h);
     const __m512i w1 = source.sign(h + 1);
-    if constexpr (kind == Halves::ternary) {
-      const __m512i n0 = source.nonzero(h);
-      const __m512i n1 = source.nonzero(h + 1);
+    if constexpr (kind == Halves::ternary || kind == Halves::paired) {
+      __m512i counted0, counted1;
+      if constexpr (kind == Halves::ternary) counted0 = source.nonzero(h), counted1 = source.nonzero(h + 1);
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        const __m512i a = _mm512_ternarylogic_epi32(source.half(p, h), w0, n0, ternary_xor_and);
-        const __m512i b = _mm512_ternarylogic_epi32(source.half(p, h + 1), w1, n1, ternary_xor_and);
-        carry[p] = full_add(ones[p], a, b);
-      }
-    } else if constexpr (kind == Halves::paired) {
-#pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) {
-        const __m512i a = _mm512_ternarylogic_epi32(source.half(p, h), w0, source.same(p, h), ternary_xor_and);
-        const __m512i b = _mm512_ternarylogic_epi32(source.half(p, h + 1), w1, source.same(p, h + 1), ternary_xor_and);
+        if constexpr (kind == Halves::paired) counted0 = source.same(p, h), counted1 = source.same(p, h + 1);
+        const __m512i a = _mm512_ternarylogic_epi32(source.half(p, h), w0, counted0, ternary_xor_and);
+        const __m512i b = _mm512_ternarylogic_epi32(source.half(p, h + 1), w1, counted1, ternary_xor_and);
         carry[p] = full_add(ones[p], a, b);
       }
     } else {

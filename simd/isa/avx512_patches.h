@@ -28,13 +28,6 @@ struct Counted {
 // Patches with pairs: a of each, ~(a ^ b) of each, single words, and the sum of popcount(a ^ b).
 class Pairs {
  public:
-  static bool has_any(const ConvShape& shape) {
-    for (std::size_t w = 0; shape.twin != nullptr && w < shape.pixel_words; ++w) {
-      if (shape.twin[w] != w) return true;
-    }
-    return false;
-  }
-
   // Lists have room for 4 * shape.patch_words() numbers.
   void list(const ConvShape& shape, std::uint32_t* lists) {
     std::size_t pairs = 0, singles = 0;
@@ -64,16 +57,17 @@ class Pairs {
 
   // patch_words() + 1 words, which are read as halves.
   void gather(const std::uint64_t* source, std::uint64_t* patch) const {
-    const auto put = [&](std::uint64_t word) { std::memcpy(patch++, &word, sizeof word); };
-    for (std::size_t k = 0; k < pairs_; ++k) put(source[first_[k]]);
+    const auto put = [](std::uint64_t* to, std::uint64_t word) { std::memcpy(to, &word, sizeof word); };
     std::uint64_t differing = 0;
     for (std::size_t k = 0; k < pairs_; ++k) {
-      const std::uint64_t differ = source[first_[k]] ^ source[second_[k]];
-      put(~differ);
+      const std::uint64_t a = source[first_[k]], differ = a ^ source[second_[k]];
+      put(patch + k, a);
+      put(patch + pairs_ + k, ~differ);
       differing += static_cast<std::uint64_t>(__builtin_popcountll(differ));
     }
-    for (std::size_t k = 0; k < singles_; ++k) put(source[first_[pairs_ + k]]);
-    put(differing);
+    patch += 2 * pairs_;
+    for (std::size_t k = 0; k < singles_; ++k) put(patch + k, source[first_[pairs_ + k]]);
+    put(patch + singles_, differing);
   }
 
   template <class Counter, int P, int B>

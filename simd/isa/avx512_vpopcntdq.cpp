@@ -41,10 +41,8 @@ struct PopcountCounter {
 #pragma GCC unroll 8
         for (int b = 0; b < B; ++b) {
           __m512i differ;
-          if constexpr (kind == Halves::ternary) {
-            differ = _mm512_ternarylogic_epi32(half, w[b], n[b], ternary_xor_and);
-          } else if constexpr (kind == Halves::paired) {
-            differ = _mm512_ternarylogic_epi32(half, w[b], same, ternary_xor_and);
+          if constexpr (kind == Halves::ternary || kind == Halves::paired) {
+            differ = _mm512_ternarylogic_epi32(half, w[b], kind == Halves::ternary ? n[b] : same, ternary_xor_and);
           } else {
             differ = _mm512_xor_si512(half, w[b]);
           }
