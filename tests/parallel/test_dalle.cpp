@@ -5,6 +5,7 @@
 
 #include "core/random.h"
 #include "models/dalle/sampler.h"
+#include "tests/models/dalle_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
 #include "tests/support/mpi.h"
@@ -20,16 +21,12 @@ using train::ShardLevel;
 
 constexpr std::size_t pairs = 2, micro_batches = 12;  // a multiple of 1, 2, 3 and 4
 
-// All three kinds of attention; heads for 1 to 4 processes.
+// Heads for 1 to 4 processes.
 DalleConfig small_config() {
-  DalleConfig config;
+  DalleConfig config = test::small_dalle();
   config.layers = 5;
   config.heads = 12;
   config.width = 48;
-  config.text = 5;
-  config.text_vocabulary = 7;
-  config.grid = 4;
-  config.codes = 6;
   config.dropout = 0.1;
   return config;
 }

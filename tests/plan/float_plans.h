@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "models/dalle/config.h"
 #include "models/gpt/config.h"
 #include "plan/float_plan.h"
+#include "tests/models/dalle_nets.h"
 
 namespace bitloom::test {
 
@@ -22,16 +22,12 @@ inline models::GptConfig small_config() {
   return config;
 }
 
-// All three kinds of attention.
-inline models::DalleConfig small_dalle() {
-  models::DalleConfig config;
+inline models::DalleConfig small_planned_dalle() {
+  models::DalleConfig config = small_dalle();
   config.layers = 5;
   config.heads = 4;
   config.width = 8;
-  config.text = 5;
-  config.text_vocabulary = 7;
-  config.grid = 4;
-  config.codes = 6;
+  config.dropout = 0.1;
   return config;
 }
 

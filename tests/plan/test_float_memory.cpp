@@ -23,7 +23,7 @@ using namespace bitloom::plan;
 using bitloom::test::equal_layers;
 using bitloom::test::options_of;
 using bitloom::test::small_config;
-using bitloom::test::small_dalle;
+using bitloom::test::small_planned_dalle;
 using mpi::GridShape;
 using train::ShardLevel;
 
@@ -139,7 +139,7 @@ TEST_CASE("memory of a text-to-image transformer on one rank is that of train::p
     for (const unsigned bits : {0U, 3U}) {
       for (const bool recompute : {false, true}) {
         INFO(dtype_name(values) << " bits " << bits << " " << recompute);
-        models::DalleConfig config = small_dalle();
+        models::DalleConfig config = small_planned_dalle();
         config.activation_bits = bits;
         config.activation_quantiser = recompute ? nn::Quantiser::few_bit : nn::Quantiser::act_nn;
         config.recompute = recompute;
@@ -165,7 +165,7 @@ TEST_CASE("memory of a text-to-image transformer on one rank is that of train::p
 
 // Tables of logits are whole on each rank: no sums of theirs go round, and their numbers do not shrink.
 TEST_CASE("tensor ranks divide the layers of a text-to-image transformer, not its tables", "[float_plan][dalle]") {
-  const models::DalleConfig config = small_dalle();
+  const models::DalleConfig config = small_planned_dalle();
   const FloatModel model = describe_dalle(config);
   const std::uint64_t w = config.width;
   const std::uint64_t tables = (config.inputs() + config.text + 2 * config.grid + config.text_vocabulary + config.codes) * w;

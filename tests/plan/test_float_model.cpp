@@ -18,7 +18,7 @@
 using namespace bitloom;
 using namespace bitloom::plan;
 using bitloom::test::small_config;
-using bitloom::test::small_dalle;
+using bitloom::test::small_planned_dalle;
 
 TEST_CASE("models of the papers' tables have the parameters that are printed there", "[float_plan]") {
   for (const PaperModel& paper : paper_models()) {
@@ -126,7 +126,7 @@ TEST_CASE("a GPT is described as its layers count themselves", "[float_plan]") {
 
 TEST_CASE("a text-to-image transformer is described as its layers count themselves", "[float_plan][dalle]") {
   for (const bool recompute : {false, true}) {
-    models::DalleConfig config = small_dalle();
+    models::DalleConfig config = small_planned_dalle();
     config.recompute = recompute;
     models::Dalle net(config);
     const FloatModel model = describe_dalle(config);
