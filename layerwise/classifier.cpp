@@ -74,6 +74,8 @@ void check_views(const Views& views, const data::ImageShape& shape, std::string_
   }
 }
 
+float most_doubt(const Views& views) { return -log_fixed(static_cast<float>(views.sure)); }
+
 Classifier::Classifier(const simd::Kernels& kernels, const Encoder& encoder, const std::vector<BinaryLayer>& layers,
                        std::vector<const Head*> heads, std::vector<std::size_t> head_layers, const Views& views)
     : kernels_(kernels),
@@ -120,8 +122,16 @@ void Classifier::head_logits(std::size_t h, const ForwardWorkspace& work, std::v
   heads_[h]->predict(kernels_, counts.data(), 1, logits.data());
 }
 
-void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out,
-                        std::size_t* plain_label) const {
+// Whether the mean of the votes that are in `sums` names a class surely enough for no more views.
+bool Classifier::is_sure(const std::vector<float>& sums, std::size_t votes) const {
+  if (views_.sure >= 1) return false;
+  std::vector<float> means(sums);
+  for (float& each : means) each /= static_cast<float>(votes);
+  return cross_entropy(means, largest(means)) <= static_cast<double>(most_doubt(views_));
+}
+
+std::size_t Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out,
+                               std::size_t* plain_label) const {
   const std::size_t classes = heads_.front()->classes();
   out.assign(classes, 0.0F);
   std::vector<std::uint8_t> moved(encoder_.image_shape().size());
@@ -130,7 +140,8 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
   const auto far = static_cast<int>(views_.shift);
   const std::array<std::array<int, 2>, 5> shifts = {{{0, 0}, {far, 0}, {-far, 0}, {0, far}, {0, -far}}};
   std::array<std::vector<std::uint64_t>, 2> unmoved;  // bits of the image and of its mirror image, from which moved ones follow
-  for (std::size_t view = 0; view < views_.count(); ++view) {
+  std::size_t view = 0;
+  for (bool sure = false; view < views_.count() && !sure; ++view) {
     const bool flip = views_.mirror && view % 2 == 1;
     const auto [down, across] = shifts[views_.mirror ? view / 2 : view];
     const std::uint8_t* seen = image;
@@ -150,9 +161,11 @@ void Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work, std::
       for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
     }
     if (view == 0 && plain_label != nullptr) *plain_label = largest(out);  // no view is moved before the first
+    sure = is_sure(out, (view + 1) * heads_.size());
   }
-  const auto votes = static_cast<float>(views_.count() * heads_.size());
+  const auto votes = static_cast<float>(view * heads_.size());
   for (float& score : out) score /= votes;
+  return view;
 }
 
 std::vector<double> Classifier::head_accuracies(mpi::Comm& comm, const data::Dataset& dataset,
@@ -218,8 +231,8 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
   const std::size_t classes = heads_.front()->classes();
   const bool keeps_confusion = classes <= Evaluation::most_confused_classes;
   // Integers only cross images: how many are right, by the vote and as they are, how many have a loss that is not a number that
-  // can be summed, millionths of a nat, then the (classes, classes) counts.
-  enum : std::size_t { correct, plain, endless, loss_sum, counters };
+  // can be summed, millionths of a nat, views, then the (classes, classes) counts.
+  enum : std::size_t { correct, plain, endless, loss_sum, views, counters };
   std::vector<std::int64_t> sums(counters + (keeps_confusion ? classes * classes : 0), 0);
   std::vector<Mistake> mistakes;  // this rank's
   in_slices(comm, dataset.size(), watch, [&](std::ptrdiff_t begin, std::ptrdiff_t end, const auto& done) {
@@ -235,7 +248,7 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
       for (std::ptrdiff_t i = begin; i < end; ++i) {
         const auto k = static_cast<std::size_t>(i);
         std::size_t plain_label = 0;
-        scores(dataset.image(k, room).data(), work, out, &plain_label);
+        mine[views] += static_cast<std::int64_t>(scores(dataset.image(k, room).data(), work, out, &plain_label));
         const std::size_t label = dataset.labels[k];
         const std::size_t found = largest(out);
         votes[static_cast<std::size_t>(i - begin)] = found;
@@ -268,6 +281,7 @@ Evaluation Classifier::evaluate(mpi::Comm& comm, const data::Dataset& dataset, c
   result.images = dataset.size();
   result.loss = 1e-6 * static_cast<double>(sums[loss_sum]) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
   if (sums[endless] != 0) result.loss = std::nan("");
+  result.views = static_cast<double>(sums[views]) / static_cast<double>(std::max<std::size_t>(dataset.size(), 1));
   result.correct = static_cast<std::size_t>(sums[correct]);
   result.correct_plain = static_cast<std::size_t>(sums[plain]);
   result.confusion.assign(sums.begin() + static_cast<std::ptrdiff_t>(counters), sums.end());

@@ -57,6 +57,9 @@ struct Model {
 // The file of heads that lies beside a model.
 void save_heads(const std::map<std::string, Head>& heads, const std::filesystem::path& path);
 
+// -log of the probability from which on an image needs no more views (Views::sure): the same number on every machine.
+float most_doubt(const Views& views);
+
 // Throws Error(usage), which starts with `named`, for a shift that is not smaller than the images.
 void check_views(const Views& views, const data::ImageShape& shape, std::string_view named = "`shift`");
 
@@ -76,6 +79,7 @@ struct Evaluation {
   double loss = 0;                      // mean negative log-probability of the vote, in nats
   std::vector<std::int64_t> confusion;  // (classes, classes): rows true, columns predicted; or none
   std::vector<Mistake> mistakes;        // the surest, at most most_mistakes; of equals, the first in the set
+  double views = 0;                     // of an image, the mean
   double seconds = 0;
   double accuracy() const { return images == 0 ? 0 : static_cast<double>(correct) / static_cast<double>(images); }
   double plain_accuracy() const { return images == 0 ? 0 : static_cast<double>(correct_plain) / static_cast<double>(images); }
@@ -102,9 +106,9 @@ class Classifier {
                        const Views& views);
 
   // Scores (classes): the mean over votes of the log-probabilities. One thread per workspace. `plain_label` gets the class that
-  // the votes on the image as it is choose.
-  void scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out,
-              std::size_t* plain_label = nullptr) const;
+  // the votes on the image as it is choose. Returns how many views have voted: Views::sure may leave the last ones out.
+  std::size_t scores(const std::uint8_t* image, ForwardWorkspace& work, std::vector<float>& out,
+                     std::size_t* plain_label = nullptr) const;
   ForwardWorkspace make_workspace() const { return forward_.make_workspace(needed_); }
 
   // The accuracy of each head by itself, of the image as it is, in one pass; collective like evaluate().
@@ -117,6 +121,7 @@ class Classifier {
   void run_layers(ForwardWorkspace& work) const;  // of the image that was encoded
   void head_logits(std::size_t h, const ForwardWorkspace& work, std::vector<std::int16_t>& counts,
                    std::vector<float>& logits) const;
+  bool is_sure(const std::vector<float>& sums, std::size_t votes) const;
 
   const simd::Kernels& kernels_;
   const Encoder& encoder_;

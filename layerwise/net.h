@@ -80,6 +80,9 @@ struct StageSpec {
 struct Views {
   bool mirror = true;     // its mirror image
   std::size_t shift = 0;  // pixels by which it (and its mirror image) is moved up, down, left and right; 0 disables this
+  // An image has no more views as soon as its likeliest class has this probability, by the mean of the votes until then. 1:
+  // all.
+  double sure = 1;
 
   std::size_t count() const { return (mirror ? 2U : 1U) * (shift != 0 ? 5U : 1U); }
   // The images beside the one itself: "mirror and shifted"; "" without any.

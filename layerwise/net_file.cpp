@@ -294,6 +294,10 @@ NetSpec net_from_json(const Json& json, const std::string& source) {
   reader.read("classifier", net.classifier);
   reader.read("mirror", net.views.mirror);
   reader.read("shift", net.views.shift);
+  reader.read("sure", net.views.sure);
+  if (!(net.views.sure > 0 && net.views.sure <= 1)) {
+    fail(ErrorKind::usage, "{}: sure: {} is out of range; expected a probability above 0, at most 1", source, net.views.sure);
+  }
   reader.read("head_bits", net.head_bits);
   check_range(source + ": head_bits", net.head_bits, 2, 16);
   if (const Json* child = reader.child("encoder")) net.encoder = read_encoder(*child, source + ": encoder");
@@ -353,6 +357,7 @@ NetSpec parse_net(const std::string& text, const std::string& source) {
 Json to_json(const NetSpec& net) {
   Json json = {{"name", net.name}, {"classifier", net.classifier}, {"mirror", net.views.mirror}};
   if (net.views.shift != 0) json["shift"] = net.views.shift;
+  if (net.views.sure < 1) json["sure"] = net.views.sure;
   if (net.head_bits != NetSpec{}.head_bits) json["head_bits"] = net.head_bits;
   const EncoderSpec& encoder = net.encoder;
   json["encoder"] = {{"kind", encoder.kind},     {"patch", encoder.patch},     {"filters", encoder.filters},
@@ -398,8 +403,8 @@ NetSpec with_setting(const NetSpec& net, const std::string& key, const std::stri
   std::vector<std::string> known = {"encoder", "head", "net"};
   std::vector<Json*> targets;
   if (object == "net") {
-    if (member != "mirror" && member != "shift" && member != "head_bits") {
-      fail(ErrorKind::usage, "'{}': expected net.mirror, net.shift or net.head_bits", key);
+    if (!contains(std::vector<std::string>{"mirror", "shift", "sure", "head_bits"}, member)) {
+      fail(ErrorKind::usage, "'{}': expected net.mirror, net.shift, net.sure or net.head_bits", key);
     }
     targets.push_back(&json);
   }

@@ -126,8 +126,8 @@ class Model:
         return result
 
     def scores(self, images):
-        """(N, L): mean log-probabilities over heads and forms of the image (section 7)."""
-        far, (height, width) = self.net.get("shift", 0), images.shape[2:]
+        """(N, L): mean log-probabilities over heads and forms of the image, until it is sure (section 7)."""
+        far, (height, width), heads = self.net.get("shift", 0), images.shape[2:], len(self.net["classifier"])
         padded = np.pad(images, ((0, 0), (0, 0), (far, far), (far, far)), mode="reflect")
         votes = []
         for down, across in [(0, 0), (far, 0), (-far, 0), (0, far), (0, -far)][:5 if far else 1]:
@@ -138,7 +138,10 @@ class Model:
                     logits = self.head(name, maps[name]).astype(np.float64)
                     logits -= logits.max(axis=1, keepdims=True)
                     votes.append((logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(F32))
-        return np.sum(votes, axis=0, dtype=F32) / F32(len(votes))
+        after = np.cumsum(votes, axis=0, dtype=F32)[heads - 1::heads]  # each form, (N, L)
+        after /= np.arange(heads, len(votes) + 1, heads, dtype=F32)[:, None, None]
+        doubt = np.append(np.log(np.exp(after - after.max(axis=2, keepdims=True)).sum(axis=2))[:-1], [[-1] * len(images)], axis=0)
+        return after[(doubt <= (-np.log(self.net["sure"]) if "sure" in self.net else -1)).argmax(axis=0), np.arange(len(images))]
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ const std::vector<std::string> kinds_of_pairs{models::clip_kind, models::dalle_k
 
 // Options of other kinds of models would have no effect.
 void check_eval_options(const Options& options, const std::string& kind) {
-  static const std::vector<std::string> of_images{"mirror",    "shift",    "validation", "split-seed",
+  static const std::vector<std::string> of_images{"mirror",    "shift",    "sure",       "validation",  "split-seed",
                                                   "max-train", "max-test", "image-size", "image-memory"};
   std::vector<std::string> others;
   if (kind != "binary") others.emplace_back("layers");
@@ -74,7 +74,7 @@ void check_eval_options(const Options& options, const std::string& kind) {
   if (kind != models::dalle_kind) others.emplace_back("dvae");
   if (!is_of_pairs) others.emplace_back("pairs");
   if (is_of_pairs) {
-    others.insert(others.end(), {"mirror", "shift", "max-train", "max-test", "image-size", "image-memory"});
+    others.insert(others.end(), {"mirror", "shift", "sure", "max-train", "max-test", "image-size", "image-memory"});
   }
   if (kind == models::gpt_kind) others.insert(others.end(), of_images.begin(), of_images.end());
   if (kind != models::gpt_kind) {

@@ -109,10 +109,10 @@ struct Format {
   const char* name;
   const char* ending;  // of the file; "" for a folder
   void (*write)(Terminal& terminal, const ExportRequest& request);
-  std::array<const char*, 2> options = {};  // those of some formats alone that it has
+  std::array<const char*, 3> options = {};  // those of some formats alone that it has
 };
 // The first of a kind is what it is exported to unless --to or the ending of --out says otherwise.
-constexpr Format formats[] = {{"binary", "c", ".c", &export_c, {"mirror", "shift"}},
+constexpr Format formats[] = {{"binary", "c", ".c", &export_c, {"mirror", "shift", "sure"}},
                               {"binary", "onnx", ".onnx", &export_onnx, {"mirror", "shift"}},
                               {"binary", "qonnx", ".qonnx", &export_qonnx, {"mirror", "shift"}},
                               {models::clip_kind, "pytorch", "", &export_clip},
@@ -195,7 +195,7 @@ int export_model(Session& session, std::span<const std::string> args) {
     const ExportRequest request = {find_model(arguments.front()), out,
                                    [&](const layerwise::Views& own) { return views.over(own, options); }, type};
     const Format& format = format_of(kind_of_model(request.model), to, request);
-    for (const char* name : {"mirror", "shift", "type"}) {
+    for (const char* name : {"mirror", "shift", "sure", "type"}) {
       const bool has = std::any_of(format.options.begin(), format.options.end(),
                                    [&](const char* own) { return own != nullptr && std::string_view(own) == name; });
       if (!has && options.is_asked_for(name))

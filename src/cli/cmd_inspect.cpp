@@ -48,11 +48,8 @@ Json layers_json(const std::vector<LayerSummary>& layers) {
 
 // Description of a net alone, without a model.
 Json describe_net(const layerwise::NetSpec& net, const layerwise::MapShape& encoder) {
-  Json json = {{"net", net.name},
-               {"classifier", net.classifier},
-               {"mirror", net.views.mirror},
-               {"shift", net.views.shift},
-               {"views", net.views.count()}};
+  Json json = {{"net", net.name},          {"classifier", net.classifier}, {"mirror", net.views.mirror},
+               {"shift", net.views.shift}, {"sure", net.views.sure},       {"views", net.views.count()}};
   json["encoder"] = {
       {"kind", net.encoder.kind}, {"height", encoder.height}, {"width", encoder.width}, {"bits", encoder.channels}};
   json["layers"] = layers_json(summarise_layers(net, encoder));
@@ -113,9 +110,10 @@ Json describe_model(const layerwise::Model& model, const std::filesystem::path& 
 std::string number(const Json& value) { return format_count(value.get<std::uint64_t>()); }
 
 void print(Terminal& terminal, const Json& json) {
-  const layerwise::Views shown{json["mirror"].get<bool>(), json["shift"].get<std::size_t>()};
-  terminal.print("net '{}'{}", json["net"].get<std::string>(),
-                 shown.count() == 1 ? "" : fmt::format(", with {} images as test-time augmentation", shown.names()));
+  const layerwise::Views shown{json["mirror"].get<bool>(), json["shift"].get<std::size_t>(), json["sure"].get<double>()};
+  std::string vote = shown.count() == 1 ? "" : fmt::format(", with {} images as test-time augmentation", shown.names());
+  if (!vote.empty() && shown.sure < 1) vote += fmt::format(", until a class has a probability of {}", shown.sure);
+  terminal.print("net '{}'{}", json["net"].get<std::string>(), vote);
   const Json& encoder = json["encoder"];
   std::string line = fmt::format("encoder: {}, {} x {} pixels of {} bits", encoder["kind"].get<std::string>(),
                                  encoder["height"].get<std::size_t>(), encoder["width"].get<std::size_t>(),
@@ -144,7 +142,9 @@ void print(Terminal& terminal, const Json& json) {
     terminal.line(table(rows));
     const auto views = json["views"].get<std::size_t>();
     terminal.print("per image{}: {} bit-MACs, {} multiply-adds of encoder and heads",
-                   views == 1 ? "" : fmt::format(" and its test-time augmentation, {} images together", views),
+                   views == 1 ? ""
+                              : fmt::format(" and its test-time augmentation, {}{} images together",
+                                            shown.sure < 1 ? "up to " : "", views),
                    format_count(views * json["bit_macs"].get<std::uint64_t>()),
                    format_count(views * (json["head_macs"].get<std::uint64_t>() + encoder["macs"].get<std::uint64_t>())));
     terminal.print("file: {} ({})", json["file"].get<std::string>(), format_bytes(json["file_bytes"].get<std::uint64_t>()));

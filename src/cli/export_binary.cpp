@@ -57,6 +57,12 @@ void write_graph(Terminal& terminal, const ExportRequest& request, const char* s
                  std::string (*graph_of)(const layerwise::Model& model, const layerwise::Views& views)) {
   const layerwise::Model model = layerwise::Model::load(request.model);
   const layerwise::Views views = request.views(model.net.views);
+  if (views.sure < 1 && views.count() > 1) {
+    terminal.note(
+        fmt::format("a graph gives every image all {} views; `bitloom predict` stops at a probability of {}, and has "
+                    "other scores then",
+                    views.count(), views.sure));
+  }
   const std::string file = graph_of(model, views);
   write_atomically(request.out, file);
   const data::ImageShape& shape = model.encoder.image_shape();

@@ -57,6 +57,7 @@ std::string option_of_field(const std::string& field) {
       {"net.name", "--net"},
       {"net.mirror", "--set net.mirror"},
       {"net.shift", "--set net.shift"},
+      {"net.sure", "--set net.sure"},
       {"net.head_bits", "--set net.head_bits"},
       {"net.classifier", "the layers of the ensemble (--net)"},
       {"options.head_rate", "--head-learning-rate"},

@@ -49,6 +49,7 @@ nlohmann::json evaluation_json(const std::string& split, const layerwise::Evalua
           {"correct", result.correct},
           {"accuracy", result.accuracy()},
           {"loss", result.loss},
+          {"views", result.views},
           {"images_per_second", images_per_second(result)},
           {"confusion", result.confusion}};
 }
@@ -90,8 +91,9 @@ void print_evaluation(Terminal& terminal, const std::string& split, const std::v
   } else {
     print_classes(terminal, class_names, result.confusion);
   }
-  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s", split, 100 * result.accuracy(),
-                 result.correct, result.images, result.loss, images_per_second(result));
+  terminal.print("\n{} accuracy {:.2f}% ({} of {} images), loss {:.4f} nats, {:.0f} images/s, {:.3g} view{} of each", split,
+                 100 * result.accuracy(), result.correct, result.images, result.loss, images_per_second(result), result.views,
+                 result.views == 1 ? "" : "s");
 }
 
 std::size_t view_count(const models::CnnViews& views) {
@@ -108,12 +110,18 @@ void ViewOptions::declare(Options& options) {
         "shift", shift, 0, 1000,
         "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
         "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
+    options.number(
+        "sure", sure, 0, 1,
+        "Probability of its likeliest class with which an image has no more views; 1: each has all; without it: as a "
+        "binary model says, 1 for a convolutional net",
+        true);
   });
 }
 
 layerwise::Views ViewOptions::over(layerwise::Views views, const Options& options) const {
   if (mirror != "model") views.mirror = mirror == "on";
   if (options.source("shift") != Options::Source::none) views.shift = shift;
+  if (options.source("sure") != Options::Source::none) views.sure = sure;
   return views;
 }
 

@@ -37,6 +37,7 @@ std::string views_text(const models::CnnViews& views);  // the same as text
 struct ViewOptions {
   std::string mirror = "model";
   std::size_t shift = 0;
+  double sure = 1;
 
   void declare(Options& options);
   // The views that are asked for, or those of the model.

@@ -93,6 +93,7 @@ std::vector<std::uint8_t> labels_of_share(Session& session, const std::string& t
     if (!share.has_teacher) return;
     const auto views = [](layerwise::Views own) {
       own.shift = 0;  // each view takes its time
+      own.sure = 1;   // labels are as finely graded for images that are sure
       return own;
     };
     // Half the time where the CPU multiplies it; labels are bytes, which differ by a step now and then.

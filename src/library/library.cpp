@@ -24,6 +24,7 @@ using bitloom::fail;
 using bitloom::layerwise::Classifier;
 using bitloom::layerwise::ForwardWorkspace;
 using bitloom::layerwise::Model;
+using bitloom::layerwise::Views;
 
 std::string& last_error() {
   thread_local std::string text;
@@ -95,12 +96,14 @@ class Workspaces {
 
 struct bitloom_net {
   Model model;
+  Views views;
   std::optional<Classifier> classifier;  // reads `model`
   mutable Workspaces workspaces;
 
   explicit bitloom_net(const char* file) : model(Model::load(file)) { choose(model.net.views); }
-  void choose(const bitloom::layerwise::Views& views) {
-    classifier.emplace(Classifier::of(bitloom::simd::kernels(), model, model.net.classifier, views));
+  void choose(const Views& chosen) {
+    classifier.emplace(Classifier::of(bitloom::simd::kernels(), model, model.net.classifier, chosen));
+    views = chosen;
   }
 };
 
@@ -155,7 +158,17 @@ int bitloom_scores(const bitloom_net* net, const unsigned char* pixels, size_t c
 int bitloom_set_views(bitloom_net* net, int mirror, size_t shift) {
   return guarded([&] {
     require(net, "net");
-    net->choose({mirror != 0, shift});
+    net->choose({mirror != 0, shift, net->views.sure});
+  });
+}
+
+int bitloom_set_sure(bitloom_net* net, double probability) {
+  return guarded([&] {
+    require(net, "net");
+    if (!(probability > 0 && probability <= 1)) {
+      fail(ErrorKind::usage, "probability: {}; expected above 0, at most 1", probability);
+    }
+    net->choose({net->views.mirror, net->views.shift, probability});
   });
 }
 

@@ -40,7 +40,8 @@ TEST_CASE("an exported binary net classifies pictures as predict does", "[export
   const data::Dataset data = data::make_synthetic(1, 4);
   for (std::size_t i = 0; i < data.size(); ++i) write_pictures(folder, data, i);
 
-  for (const Args& views : {Args{}, Args{"--mirror", "off", "--shift", "2"}}) {
+  const Args sure{"--shift", "1", "--sure", "0.2"};
+  for (const Args& views : {Args{}, Args{"--mirror", "off", "--shift", "2"}, sure}) {
     const Outcome exported = run_program(folder.path(), with({"export", "run", "--out", "my-net.c"}, views));
     INFO(exported.out << exported.err);
     REQUIRE(exported.code == 0);
@@ -76,6 +77,8 @@ TEST_CASE("what export cannot write is refused, and nothing is left of it", "[ex
       {{"export", "run", "--out", "net.gguf"}, 2, "--out: net.gguf; expected a file whose name ends in .c or .onnx"},
       {{"export", "run", "--out", "net.c", "--to", "pytorch"}, 2, "--to: 'pytorch'; expected c"},
       {{"export", "run", "--out", "net.c", "--shift", "32"}, 2, "shift: 32 pixels; expected less than"},
+      {{"export", "run", "--out", "net.c", "--sure", "0"}, 2, "--sure: '0' is out of range; expected a number above 0"},
+      {{"export", "run", "--out", "net.onnx", "--sure", "0.5"}, 2, "--sure: 0.5 has no effect on the format 'onnx'"},
       {{"export", "run", "--out", "absent/net.c"}, 5, "absent/net.c"},
       {{"export", "run", "--out", "taken.c"}, 2, "--out: taken.c; taken.h, where its header is to be, is a folder"},
       {{"export", "run", "--to", "onnx", "--out", "run/model.safetensors"}, 2, "it is the model itself"},

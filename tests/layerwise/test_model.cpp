@@ -1,5 +1,6 @@
 #include "layerwise/model.h"
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -276,6 +277,61 @@ TEST_CASE("an evaluation counts what the scores say, in every instruction set", 
   for (const Views& views : {Views{true, 0}, Views{false, 1}, Views{true, 1}}) {
     CHECK(with_views(views).correct_plain == plain.correct);
   }
+}
+
+TEST_CASE("an image that is sure has no more views, and its scores are those of the views until then", "[model]") {
+  const data::Dataset data = small_data(200);
+  const Model model = make_model(data);
+  const auto classifier_of = [&](const Views& views) {
+    return Classifier::of(simd::kernels(), model, {"a"}, views);
+  };
+  // What 140 of the 200 images have in the first view.
+  std::vector<float> firsts;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    std::vector<float> probabilities(data.classes());
+    softmax(scores(classifier_of({false, 0}), data.image(i).data()), probabilities);
+    firsts.push_back(std::ranges::max(probabilities));
+  }
+  std::ranges::sort(firsts);
+  const float sure = (firsts[59] + firsts[60]) / 2;
+  const Views all{true, 2}, until{true, 2, static_cast<double>(sure)};
+  mpi::Comm comm;
+  std::vector<std::size_t> taken_by(all.count() + 1);
+  double views = 0;
+  std::size_t correct = 0;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    // The views one by one, by classifiers of one view each, and their means as far as they go.
+    std::vector<float> sums(data.classes()), means(data.classes()), probabilities(data.classes());
+    std::size_t expected = 0;
+    for (std::size_t v = 0; v < all.count() && (v == 0 || std::ranges::max(probabilities) < sure); ++v) {
+      const auto [down, across] = std::to_array<std::pair<int, int>>({{0, 0}, {2, 0}, {-2, 0}, {0, 2}, {0, -2}})[v / 2];
+      std::vector<std::uint8_t> view(data.shape.size());
+      data::shift(data.image(i), data.shape, down, across, v % 2 == 1, view.data());
+      const auto one = scores(classifier_of({false, 0}), view.data());
+      ++expected;
+      for (std::size_t l = 0; l < sums.size(); ++l) {
+        sums[l] += one[l];
+        means[l] = sums[l] / static_cast<float>(expected);
+      }
+      softmax(means, probabilities);
+    }
+    const Classifier classifier = classifier_of(until);
+    ForwardWorkspace work = classifier.make_workspace();
+    std::vector<float> found;
+    const std::size_t taken = classifier.scores(data.image(i).data(), work, found);
+    CHECK(taken == expected);
+    for (std::size_t l = 0; l < found.size(); ++l) REQUIRE(std::fabs(found[l] - means[l]) < 1e-4F);
+    ++taken_by[taken];
+    views += static_cast<double>(taken) / static_cast<double>(data.size());
+    correct += std::ranges::max_element(found) - found.begin() == data.labels[i] ? 1 : 0;
+  }
+  CHECK(taken_by[1] == 140);
+  CHECK(std::ranges::count_if(taken_by, [](std::size_t images) { return images > 0; }) > 2);
+  const Evaluation result = classifier_of(until).evaluate(comm, data);
+  CHECK(result.views == Catch::Approx(views));
+  CHECK(result.correct == correct);
+  CHECK(classifier_of(all).evaluate(comm, data).views == 10);
+  CHECK(classifier_of({false, 0, 0.5}).evaluate(comm, data).views == 1);
 }
 
 // A matrix of each thread had 8 bytes for every two classes: 32 GiB of 65,536, which ended the program.

@@ -28,7 +28,8 @@ const char* const joint = R"({
   ],
   "classifier": ["b", "c"],
   "mirror": false,
-  "shift": 2
+  "shift": 2,
+  "sure": 0.75
 })";
 
 // The complaint about a net of these layers and, if given, stages.
@@ -78,6 +79,7 @@ TEST_CASE("a net file says everything about the net", "[net]") {
   CHECK(net.classifier == std::vector<std::string>{"b", "c"});
   CHECK_FALSE(net.views.mirror);
   CHECK(net.views.shift == 2);
+  CHECK(net.views.sure == 0.75);
   CHECK(net.find("b") == &net.layers[1]);
   CHECK(net.find("d") == nullptr);
   CHECK(has(message_of(ErrorKind::usage, [&] { net.layer("d"); }), "net 'joint' has no layer 'd'"));
@@ -219,6 +221,7 @@ TEST_CASE("settings change one value of a net", "[net]") {
   CHECK_FALSE(with_setting(net, "b.weights", "binary").layers[1].ternary);
   CHECK(with_setting(net, "c.inputs", R"(["b"])").layers[2].inputs == std::vector<std::string>{"b"});
   CHECK(with_setting(net, "net.shift", "2").views.shift == 2);
+  CHECK(with_setting(net, "net.sure", "0.5").views.sure == 0.5);
   CHECK_FALSE(with_setting(net, "net.mirror", "false").views.mirror);
   CHECK(net.head_bits == 4);
   CHECK(net_from_json(to_json(with_setting(net, "net.head_bits", "16")), "again").head_bits == 16);
@@ -249,7 +252,10 @@ TEST_CASE("settings that make no sense are named", "[net]") {
     return message_of(ErrorKind::usage, [&] { with_setting(net, key, value); });
   };
   CHECK(has(message("width", "3"), "'width': expected LAYER.KEY, STAGE.KEY, encoder.KEY, head.KEY or net.KEY"));
-  CHECK(has(message("net.name", "x"), "'net.name': expected net.mirror, net.shift or net.head_bits"));
+  CHECK(has(message("net.name", "x"), "'net.name': expected net.mirror, net.shift, net.sure or net.head_bits"));
+  for (const char* sure : {"0", "-0.5", "1.5"}) {
+    CHECK(has(message("net.sure", sure), "sure: " + std::string(sure) + " is out of range; expected a probability above 0"));
+  }
   CHECK(has(message("net.head_bits", "1"), "head_bits: 1 is out of range; expected 2 to 16"));
   CHECK(has(message("encodr.levels", "3"), "'encodr.levels': unknown name 'encodr'; did you mean 'encoder'?"));
   CHECK(has(message("a.widht", "3"), "unknown key 'widht'; did you mean 'width'?"));

@@ -1,5 +1,6 @@
 // libbitloom as a program in C sees it, beside the library inside the program.
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -86,6 +87,18 @@ TEST_CASE("libbitloom loads a net and gives the program's scores, in any number 
   // A refused setting changes nothing.
   REQUIRE(bitloom_scores(net, pixels.data(), 1, all[1].data()) == BITLOOM_OK);
   CHECK(std::equal(all[1].begin(), all[1].begin() + 10, all[0].begin()));
+  // Until an image is sure: of the views that are set, and of those set later.
+  REQUIRE(bitloom_set_sure(net, 0.2) == BITLOOM_OK);
+  REQUIRE(bitloom_scores(net, pixels.data(), data.size(), all[1].data()) == BITLOOM_OK);
+  CHECK(all[1] == scores_of(model, {false, 2, 0.2}, data));
+  CHECK(all[1] != all[0]);
+  REQUIRE(bitloom_set_views(net, 1, 1) == BITLOOM_OK);
+  REQUIRE(bitloom_scores(net, pixels.data(), data.size(), all[1].data()) == BITLOOM_OK);
+  CHECK(all[1] == scores_of(model, {true, 1, 0.2}, data));
+  for (const double wrong : {0.0, -1.0, 1.5, std::nan("")}) {
+    CHECK(bitloom_set_sure(net, wrong) == BITLOOM_BAD_ARGUMENT);
+    CHECK(has(bitloom_error(), "expected above 0, at most 1"));
+  }
   bitloom_free(net);
 }
 
@@ -129,4 +142,5 @@ TEST_CASE("libbitloom says what is wrong, to each thread its own error") {
   CHECK(bitloom_classes(nullptr) == 0);
   CHECK(bitloom_class_name(nullptr, 0) == nullptr);
   CHECK(bitloom_set_views(nullptr, 1, 0) == BITLOOM_BAD_ARGUMENT);
+  CHECK(bitloom_set_sure(nullptr, 1) == BITLOOM_BAD_ARGUMENT);
 }

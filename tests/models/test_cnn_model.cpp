@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
 #include <vector>
 
+#include "core/softmax.h"
 #include "models/cnn/evaluate.h"
 #include "models/cnn/model_file.h"
 #include "models/gpt/model_file.h"
@@ -72,6 +75,60 @@ TEST_CASE("a saved convolutional net gives the same logits, of f32 bit by bit", 
     LoadedCnn rounded = load_cnn(half, folder / "model", DType::bf16);
     CHECK(compare(logits_of(half, *rounded.net, images, one_view, DType::bf16), expected, 0.1) == "");
   }
+}
+
+TEST_CASE("an image that a convolutional net is sure of has no more views", "[cnn]") {
+  const data::Dataset images = test::small_images(150, test::small_image);
+  SmallCnn cnn(small_cnn(0));
+  const CnnViews all{.mirror = true, .shift = 1};
+  const auto one = [&](int moved, bool mirror) {
+    return logits_of(cnn.engine, cnn.net, changed(changed(images, moved, false), 0, mirror));
+  };
+  // In the order in which they are taken, with their weights.
+  const std::vector<std::pair<std::vector<float>, float>> views = {{one(0, false), 0.25F},   {one(0, true), 0.25F},
+                                                                   {one(1, false), 0.125F},  {one(1, true), 0.125F},
+                                                                   {one(-1, false), 0.125F}, {one(-1, true), 0.125F}};
+  const auto means_until = [&](float sure, std::vector<std::size_t>& taken) {
+    std::vector<float> means;
+    for (std::size_t i = 0; i < images.size(); ++i) {
+      std::vector<float> sum(3), mean(3), probabilities(3);
+      float weight = 0;
+      std::size_t v = 0;
+      for (; v < views.size() && (v == 0 || std::ranges::max(probabilities) < sure); ++v) {
+        weight += views[v].second;
+        for (std::size_t c = 0; c < 3; ++c) {
+          sum[c] += views[v].second * views[v].first[3 * i + c];
+          mean[c] = sum[c] / weight;
+        }
+        softmax(mean, probabilities);
+      }
+      means.insert(means.end(), mean.begin(), mean.end());
+      taken.push_back(v);
+    }
+    return means;
+  };
+  std::vector<std::size_t> every;
+  CHECK(compare(logits_of(cnn.engine, cnn.net, images, all), means_until(2, every), 1e-5) == "");
+  CHECK(every == std::vector<std::size_t>(images.size(), views.size()));
+  // The probability that half of the images have in the first view.
+  std::vector<float> first;
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    std::vector<float> probabilities(3);
+    softmax(std::span(views[0].first).subspan(3 * i, 3), probabilities);
+    first.push_back(std::ranges::max(probabilities));
+  }
+  std::ranges::sort(first);
+  const float sure = (first[74] + first[75]) / 2;
+  std::vector<std::size_t> expected, taken;
+  const std::vector<float> means = means_until(sure, expected);
+  CnnClassifier classifier(cnn.engine, cnn.net, description_of(cnn.net).scale, DType::f32,
+                           {.mirror = true, .shift = 1, .sure = static_cast<double>(sure)});
+  CHECK(compare(classifier.logits(all_of(images), &taken), means, 1e-5) == "");
+  CHECK(taken == expected);
+  CHECK(std::ranges::count(taken, 1U) == 75);
+  mpi::Comm alone;
+  CHECK(classifier.evaluate(alone, images).views ==
+        Approx(static_cast<double>(std::accumulate(expected.begin(), expected.end(), std::size_t{0})) / 150));
 }
 
 TEST_CASE("of a checkpoint a convolutional net takes averages or slow weights", "[cnn]") {
@@ -307,6 +364,7 @@ TEST_CASE("accuracy, confusion, loss and mistakes are those of plain code", "[cn
     if (i > 0) CHECK(wrong[i].probability <= wrong[i - 1].probability);
     CHECK(wrong[i].label != images.labels[wrong[i].image]);
   }
+  CHECK(result.views == 1);
   CHECK(has(message_of(ErrorKind::interrupted, [&] { classifier.evaluate(alone, images, [](std::size_t) { return false; }); }),
             "stopped"));
   // The sum of such losses overflowed and was negative: the best of all.
