@@ -189,7 +189,9 @@ void place_backward(const std::uint64_t* source, const MapShape& source_shape, D
           const std::array<float, 4>& keep = bits_as_floats[(passes >> bit) & 15U];
           float* const to = gradient + w * word_bits + bit;
           const float* const from = incoming + w * word_bits + bit;
-          for (std::size_t k = 0; k < 4; ++k) to[k] += keep[k] * from[k];
+          std::array<float, 4> sum{};  // all four before the first is stored, so that compilers take them at once
+          for (std::size_t k = 0; k < 4; ++k) sum[k] = to[k] + keep[k] * from[k];
+          std::copy_n(sum.begin(), 4, to);
         }
       }
     }

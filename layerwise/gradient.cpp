@@ -21,14 +21,11 @@ struct Segment {
   std::uint32_t shift = 0;
 };
 
-// Appends the offsets of the components of segment(0) .. segment(count - 1), a list per code: two passes, to count and to
-// place.
+// Appends the offsets of the components of segment(0) .. segment(count - 1), a list per code, of which `position` says how many
+// there are.
 template <typename F>
-void append_lists(std::size_t count, F&& segment, std::vector<std::uint32_t>& offsets, std::vector<std::uint32_t>& begin) {
-  std::array<std::uint32_t, quantised_count> position{};
-  for (std::size_t i = 0; i < count; ++i) {
-    for (const std::uint32_t component : segment(i).components) ++position[component >> component_offset_bits];
-  }
+void append_lists(std::size_t count, F&& segment, std::array<std::uint32_t, quantised_count> position,
+                  std::vector<std::uint32_t>& offsets, std::vector<std::uint32_t>& begin) {
   auto end = static_cast<std::uint32_t>(offsets.size());
   for (std::uint32_t& each : position) {
     const std::uint32_t start = end;
@@ -62,20 +59,25 @@ std::int64_t collect_components(const std::uint64_t* window, std::size_t pixels,
       std::uint64_t active = window[p * words + w];
       if (active == 0) continue;
       const Rounding* round = rounding + (region[p] * words + w) * word_bits;
-      const std::uint32_t offset = patch_offset[p] + image_offset;
       const std::uint64_t random = mix64(key + p * words + w);
-      while (active != 0) {
+      // What is not rounded to 0, as code << 8 | bit: it is dropped by not counting it, without a branch to mispredict.
+      std::array<std::uint16_t, word_bits> kept;
+      std::size_t count = 0;
+      std::uint8_t* const code_of = codes == nullptr ? nullptr : codes + (p * words + w) * word_bits;
+      for (; active != 0; active &= active - 1) {
         const auto bit = static_cast<std::size_t>(std::countr_zero(active));
-        active &= active - 1;
         const Rounding between = round[bit];
         const auto u = static_cast<std::uint32_t>(((random ^ (bit * 0xd1342543de82ef95ULL)) * 0x9e3779b97f4a7c15ULL) >> 48U);
         const std::uint32_t level = (between & 15U) + (u < between >> 16U ? 1U : 0U);
-        const std::uint32_t code = (level - 1) | ((between >> 5U) & 8U);
-        lists[bit * pixels + length[bit]] = (code << component_offset_bits) | offset;
-        // A value rounded to 0 is dropped by not counting it: no branch to mispredict.
-        length[bit] += level == 0 ? 0U : 1U;
-        if (codes != nullptr)
-          codes[(p * words + w) * word_bits + bit] = level == 0 ? quantised_zero : static_cast<std::uint8_t>(code);
+        const std::uint32_t code = (level - 1) | ((between >> 5U) & 8U);  // quantised_zero where level is 0
+        kept[count] = static_cast<std::uint16_t>(code << 8U | bit);
+        count += level == 0 ? 0U : 1U;
+        if (code_of != nullptr) code_of[bit] = static_cast<std::uint8_t>(code);
+      }
+      const std::uint32_t offset = patch_offset[p] + image_offset;
+      for (std::size_t k = 0; k < count; ++k) {
+        const std::size_t bit = kept[k] % 256;
+        lists[bit * pixels + length[bit]++] = std::uint32_t{kept[k]} >> 8U << component_offset_bits | offset;
       }
     }
     for (std::size_t bit = 0; bit < word_bits && w * word_bits + bit < channels; ++bit) {
@@ -126,7 +128,11 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
             const std::vector<std::uint32_t>& from = some[i].begin;
             return Segment{std::span(some[i].components).subspan(from[o], from[o + 1] - from[o])};
           };
-          append_lists(some.size(), of_image, offsets, begin);
+          std::array<std::uint32_t, quantised_count> counts{};
+          for (std::size_t i = 0; i < some.size(); ++i) {
+            for (const std::uint32_t component : of_image(i).components) ++counts[component >> component_offset_bits];
+          }
+          append_lists(some.size(), of_image, counts, offsets, begin);
         }
         simd::RowLists rows;
         rows.base = inputs;
@@ -174,9 +180,11 @@ void list_pixels(const std::uint64_t* window, const std::uint8_t* codes, const M
   const std::size_t pixels = output.height * output.width;
   std::uint32_t count = 0;
   scratch.pixel_begin.assign(1, 0);
+  scratch.pixel_counts.assign(pixels, {});
   for (std::size_t p = 0; p < pixels; ++p, window += words, codes += words * word_bits) {
     scratch.components.resize(std::max(scratch.components.size(), count + words * word_bits));
     std::uint32_t* const components = scratch.components.data();
+    CodeCounts& counts = scratch.pixel_counts[p];
     for (std::size_t w = 0; w < words; ++w) {
       for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
         const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
@@ -184,6 +192,7 @@ void list_pixels(const std::uint64_t* window, const std::uint8_t* codes, const M
         count += codes[o] != quantised_zero ? 1 : 0;  // no branch to mispredict
       }
     }
+    for (std::uint32_t k = scratch.pixel_begin.back(); k < count; ++k) ++counts[components[k] >> component_offset_bits];
     scratch.pixel_begin.push_back(count);
   }
 }
@@ -230,13 +239,18 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
         return Segment{std::span(scratch.components).subspan(from[0], from[1] - from[0]),
                        static_cast<std::uint32_t>((y - row * spec.stride) * rows.run_words)};
       };
+      std::array<std::uint32_t, quantised_count> counts{};
+      for (std::size_t i = 0; i < count; ++i) {
+        const CodeCounts& more = scratch.pixel_counts[(first_row + i) * output.width + x];
+        for (std::size_t code = 0; code < quantised_count; ++code) counts[code] += more[code];
+      }
       scratch.offsets.clear();
       scratch.begin.assign(1, 0);
-      append_lists(count, of_row, scratch.offsets, scratch.begin);
+      append_lists(count, of_row, counts, scratch.offsets, scratch.begin);
       if (scratch.offsets.empty()) continue;
       std::int32_t total = 0;
       for (std::size_t code = 0; code < quantised_count; ++code) {
-        total += quantised_values[code] * static_cast<std::int32_t>(scratch.begin[code + 1] - scratch.begin[code]);
+        total += quantised_values[code] * static_cast<std::int32_t>(counts[code]);
       }
       rows.offsets = scratch.offsets.data();
       rows.begin = scratch.begin.data();

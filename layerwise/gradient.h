@@ -85,9 +85,11 @@ class BackwardWeights {
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
 // * 64) = -sum over components of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has
 // a bit. Scratch is reused by one thread.
+using CodeCounts = std::array<std::uint16_t, quantised_values.size()>;
 struct BackwardScratch {
   // By pixel: code << component_offset_bits | word offset of the channel's row of weights.
   std::vector<std::uint32_t> components, pixel_begin;
+  std::vector<CodeCounts> pixel_counts;               // of them, by code
   std::vector<std::uint32_t> offsets, begin;          // of the lists that are counted at once
   std::vector<std::int32_t> sums, zero_sums, totals;  // over the padded input map
 };
