@@ -124,7 +124,6 @@ void Classifier::head_logits(std::size_t h, const ForwardWorkspace& work, std::v
 
 // Whether the mean of the votes that are in `sums` names a class surely enough for no more views.
 bool Classifier::is_sure(const std::vector<float>& sums, std::size_t votes) const {
-  if (views_.sure >= 1) return false;
   std::vector<float> means(sums);
   for (float& each : means) each /= static_cast<float>(votes);
   return cross_entropy(means, largest(means)) <= static_cast<double>(most_doubt(views_));
@@ -161,7 +160,7 @@ std::size_t Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work
       for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
     }
     if (view == 0 && plain_label != nullptr) *plain_label = largest(out);  // no view is moved before the first
-    sure = is_sure(out, (view + 1) * heads_.size());
+    sure = views_.stop_early() && is_sure(out, (view + 1) * heads_.size());
   }
   const auto votes = static_cast<float>(view * heads_.size());
   for (float& score : out) score /= votes;

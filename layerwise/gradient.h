@@ -85,7 +85,7 @@ class BackwardWeights {
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
 // * 64) = -sum over components of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has
 // a bit. Scratch is reused by one thread.
-using CodeCounts = std::array<std::uint16_t, quantised_values.size()>;
+using CodeCounts = std::array<std::uint32_t, quantised_values.size()>;
 struct BackwardScratch {
   // By pixel: code << component_offset_bits | word offset of the channel's row of weights.
   std::vector<std::uint32_t> components, pixel_begin;

@@ -84,6 +84,7 @@ struct Views {
   // all.
   double sure = 1;
 
+  bool stop_early() const { return sure < 1 && count() > 1; }
   std::size_t count() const { return (mirror ? 2U : 1U) * (shift != 0 ? 5U : 1U); }
   // The images beside the one itself: "mirror and shifted"; "" without any.
   const char* names() const { return shift == 0 ? (mirror ? "mirror" : "") : (mirror ? "mirror and shifted" : "shifted"); }

@@ -140,8 +140,10 @@ class Model:
                     votes.append((logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(F32))
         after = np.cumsum(votes, axis=0, dtype=F32)[heads - 1::heads]  # each form, (N, L)
         after /= np.arange(heads, len(votes) + 1, heads, dtype=F32)[:, None, None]
-        doubt = np.append(np.log(np.exp(after - after.max(axis=2, keepdims=True)).sum(axis=2))[:-1], [[-1] * len(images)], axis=0)
-        return after[(doubt <= (-np.log(self.net["sure"]) if "sure" in self.net else -1)).argmax(axis=0), np.arange(len(images))]
+        doubt = np.log(np.exp(after.astype(np.float64) - after.max(axis=2, keepdims=True)).sum(axis=2))
+        is_last = np.arange(len(after)) == len(after) - 1
+        ends = (doubt <= F32(-np.log(np.float64(F32(self.net.get("sure", 1)))))) & ("sure" in self.net) | is_last[:, None]
+        return after[ends.argmax(axis=0), np.arange(len(images))]
 
 
 if __name__ == "__main__":

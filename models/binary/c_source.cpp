@@ -363,8 +363,8 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   define("MIRROR", views.mirror ? 1 : 0);
   define("SHIFT", views.shift);
   define("VIEWS", views.count());
-  define("STOPS_EARLY", views.sure < 1 ? 1 : 0);
-  if (views.sure < 1) data.add(fmt::format("static const float most_doubt = {};", number(layerwise::most_doubt(views))));
+  define("STOPS_EARLY", views.stop_early() ? 1 : 0);
+  if (views.stop_early()) data.add(fmt::format("static const float most_doubt = {};", number(layerwise::most_doubt(views))));
   define("MAP_WORDS", maps.words);
   define("FEATURES", largest.features);
   define("ACTIVE", largest.active);
@@ -374,8 +374,9 @@ CSource c_source(const layerwise::Model& model, const layerwise::Views& views, c
   result.constant_bytes = constants.bytes();
   result.memory_bytes = memory_bytes(encoder, maps.words, largest, classes);
   const std::string votes =
-      fmt::format("{}{} view{} of the image{}", views.sure < 1 ? "up to " : "", views.count(), views.count() == 1 ? "" : "s",
-                  voting.size() == 1 ? std::string() : fmt::format(" and {} heads", voting.size()));
+      fmt::format("{}{} view{} of the image{}{}", views.stop_early() ? "up to " : "", views.count(),
+                  views.count() == 1 ? "" : "s", voting.size() == 1 ? "" : fmt::format(" and {} heads", voting.size()),
+                  views.stop_early() ? fmt::format(", until a class has a probability of {}", views.sure) : "");
   const std::string about = fmt::format("A binary net '{}': images of {} x {} pixels, {} colours, to {} classes.",
                                         commented(model.net.name), image.width, image.height, image.channels, classes);
   const std::string all_data = fmt::format(

@@ -14,7 +14,7 @@ namespace bitloom::models {
 //   logits  f32 (N, votes, classes): for each view of the image, each head of the net's classifier; bit-equal to
 //   Head::predict()
 // Its metadata are "classes", a JSON list of names, and "votes", a JSON list of {"mirror", "down", "right", "layer"}: the view
-// has at (y, x) the pixel (y + down, x + right), mirrored afterwards.
+// has at (y, x) the pixel (y + down, x + right), mirrored afterwards. All views vote, whatever Views::sure says.
 // Throws Error(usage) for a shift that is not smaller than the image, Error(data) for a net whose sums could be inexact.
 std::string to_onnx(const layerwise::Model& model, const layerwise::Views& views);
 

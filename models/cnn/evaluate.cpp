@@ -68,7 +68,7 @@ CnnClassifier::CnnClassifier(nn::Engine& engine, Cnn& net, PixelScale scale, DTy
       predict_(std::move(predict)),
       together_(together) {
   if (at_once == 0) fail(ErrorKind::internal, "0 images at once");
-  if (together && views.sure < 1)
+  if (together && views.stop_early())
     fail(ErrorKind::internal, "views until an image is sure, of a net that processes have together");
   const std::size_t least = std::min(net.config.image.height, net.config.image.width);
   if (views.shift >= least) {
@@ -111,7 +111,7 @@ std::vector<float> CnnClassifier::logits_of_part(std::span<const std::span<const
         mean[l] = row[l] / weight;
       }
       const auto found = static_cast<std::size_t>(std::ranges::max_element(mean) - mean.begin());
-      if (is_last || (views_.sure < 1 && cross_entropy(mean, found) <= most_doubt)) {
+      if (is_last || (views_.stop_early() && cross_entropy(mean, found) <= most_doubt)) {
         std::ranges::copy(mean, row.begin());
         taken[open[k]] = v + 1;
       } else {

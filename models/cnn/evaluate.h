@@ -14,7 +14,8 @@ namespace bitloom::models {
 
 // Views of an image whose logits are averaged: itself, and with `shift` itself moved by that many pixels up and left, and down
 // and right, half as heavy each; with `mirror` all of these mirrored, too (Jordan 2024, section 3.5). Pixels that come in are
-// the reflection at the border. Of an image that is sure (Views::sure) the average is that of the views until then.
+// the reflection at the border. Of an image that is sure (Views::sure) the average is that of the views until then: itself, its
+// mirror image, both moved up and left, both moved down and right.
 using CnnViews = layerwise::Views;
 
 class CnnClassifier {

@@ -112,7 +112,7 @@ std::string number(const Json& value) { return format_count(value.get<std::uint6
 void print(Terminal& terminal, const Json& json) {
   const layerwise::Views shown{json["mirror"].get<bool>(), json["shift"].get<std::size_t>(), json["sure"].get<double>()};
   std::string vote = shown.count() == 1 ? "" : fmt::format(", with {} images as test-time augmentation", shown.names());
-  if (!vote.empty() && shown.sure < 1) vote += fmt::format(", until a class has a probability of {}", shown.sure);
+  if (shown.stop_early()) vote += fmt::format(", until a class has a probability of {}", shown.sure);
   terminal.print("net '{}'{}", json["net"].get<std::string>(), vote);
   const Json& encoder = json["encoder"];
   std::string line = fmt::format("encoder: {}, {} x {} pixels of {} bits", encoder["kind"].get<std::string>(),
@@ -144,7 +144,7 @@ void print(Terminal& terminal, const Json& json) {
     terminal.print("per image{}: {} bit-MACs, {} multiply-adds of encoder and heads",
                    views == 1 ? ""
                               : fmt::format(" and its test-time augmentation, {}{} images together",
-                                            shown.sure < 1 ? "up to " : "", views),
+                                            shown.stop_early() ? "up to " : "", views),
                    format_count(views * json["bit_macs"].get<std::uint64_t>()),
                    format_count(views * (json["head_macs"].get<std::uint64_t>() + encoder["macs"].get<std::uint64_t>())));
     terminal.print("file: {} ({})", json["file"].get<std::string>(), format_bytes(json["file_bytes"].get<std::uint64_t>()));

@@ -150,7 +150,10 @@ void summarise(Session& session, const layerwise::RunOptions& run, const layerwi
         result.model.net.views.count() == 1
             ? ""
             : fmt::format("; {:.2f}% without {} images", 100 * evaluation.plain_accuracy(), result.model.net.views.names());
-    terminal.print("  {:<22}{:.2f}% of {} images{}", name, 100 * evaluation.accuracy(), evaluation.images, plain);
+    const std::string views = result.model.net.views.stop_early()
+                                  ? fmt::format("; {:.3g} of {} views", evaluation.views, result.model.net.views.count())
+                                  : "";
+    terminal.print("  {:<22}{:.2f}% of {} images{}{}", name, 100 * evaluation.accuracy(), evaluation.images, plain, views);
   };
   accuracy("validation accuracy", result.validation);
   accuracy("test accuracy", result.test);

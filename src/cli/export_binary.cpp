@@ -57,7 +57,7 @@ void write_graph(Terminal& terminal, const ExportRequest& request, const char* s
                  std::string (*graph_of)(const layerwise::Model& model, const layerwise::Views& views)) {
   const layerwise::Model model = layerwise::Model::load(request.model);
   const layerwise::Views views = request.views(model.net.views);
-  if (views.sure < 1 && views.count() > 1) {
+  if (views.stop_early()) {
     terminal.note(
         fmt::format("a graph gives every image all {} views; `bitloom predict` stops at a probability of {}, and has "
                     "other scores then",

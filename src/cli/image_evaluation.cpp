@@ -100,8 +100,6 @@ std::size_t view_count(const models::CnnViews& views) {
   return (views.mirror ? std::size_t{2} : std::size_t{1}) * (views.shift != 0 ? 3 : 1);
 }
 
-std::string views_text(const models::CnnViews& views) { return fmt::format("{}", view_count(views)); }
-
 void ViewOptions::declare(Options& options) {
   options.choice("mirror", mirror, {"on", "off", "model"},
                  "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");

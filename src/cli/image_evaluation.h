@@ -31,7 +31,6 @@ nlohmann::json evaluation_json(const std::string& split, const layerwise::Evalua
 
 // Number of views of an image that a convolutional net averages over.
 std::size_t view_count(const models::CnnViews& views);
-std::string views_text(const models::CnnViews& views);  // the same as text
 
 // Options that ask for other views of an image than a model's own.
 struct ViewOptions {

@@ -62,8 +62,8 @@ int bitloom_scores(const bitloom_net* net, const unsigned char* pixels, size_t c
 int bitloom_set_views(bitloom_net* net, int mirror, size_t shift);
 
 /* The probability of its likeliest class with which an image has no more views, above 0 and at most 1, instead of what the net was
- * trained for: most images have it in the first, and their scores are those of it alone. 1: every image has all views. Not while
- * other threads use the net. */
+ * trained for. Scores are then those of the views until then, for many images of the first alone. 1: every image has all views. Not
+ * while other threads use the net. */
 int bitloom_set_sure(bitloom_net* net, double probability);
 
 #ifdef __cplusplus

@@ -161,6 +161,7 @@ ResultEvent read_result(const json& line) {
   if (const auto views = line.find("views"); views != line.end() && views->is_object()) {
     result.mirror = is_true(*views, "mirror");
     result.shift = number(*views, "shift");
+    result.sure = number(*views, "sure");
   }
   // Earlier runs called them voters.
   const auto members = line.find(line.contains("ensemble") ? "ensemble" : "voters");

@@ -81,6 +81,7 @@ struct ResultEvent {
   std::vector<std::string> members;                         // layers whose heads vote
   bool mirror = false;
   double shift = missing;  // pixels
+  double sure = missing;   // probability with which an image had no more views
   double peak_memory_bytes = missing, model_bytes = missing, weight_bits = missing, bit_macs = missing;
   std::vector<std::string> classes;            // as many as confusion has rows
   std::vector<std::vector<double>> confusion;  // square: true class, predicted class

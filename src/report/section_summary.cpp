@@ -26,6 +26,7 @@ std::string vote_note(const ResultEvent& result, double plain) {
   const bool shifted = result.shift > 0;
   if (!result.mirror && !shifted) return "";
   std::string note = fmt::format(", with {} images", !shifted ? "mirror" : result.mirror ? "mirror and shifted" : "shifted");
+  if (result.sure < 1) note += fmt::format(" until a class has a probability of {}", result.sure);
   if (std::isfinite(plain)) note += "; " + percent(plain) + " without";
   if (result.members.size() > 1) note += fmt::format("; ensemble of {} layers", result.members.size());
   return note;

@@ -101,6 +101,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "--out data/shapes", .makes = {"data/shapes/test_batch.bin"}},
       {.command = "data info", .says = {"2000"}},
       {.command = "train binary --config", .does_not_say = {reused}, .makes = {"runs/first/options.ini"}, .accuracy = 20},
+      {.command = "eval runs/first", .says = {"test accuracy", " views of each"}},
       {.command = "predict runs/first", .says = {"data/sheet.png"}},
       {.command = "--out data/first.onnx",
        .says = {"data/first.onnx: ONNX", "image, bytes (N, 3, 32, 32)"},

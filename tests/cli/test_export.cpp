@@ -1,5 +1,7 @@
 // `bitloom export` of binary nets, as users call it.
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -57,6 +59,35 @@ TEST_CASE("an exported binary net classifies pictures as predict does", "[export
       CHECK(theirs.out == name + ".ppm" + classes_in(ours.out) + "\n");
     }
   }
+}
+
+TEST_CASE("a net that stops at an image that is sure says so where it is shown, measured and exported", "[export]") {
+  const TempDir folder;
+  const Outcome trained = run_program(
+      folder.path(), with(quick_training("run"), {"--cache", "none", "--set", "net.shift=1", "--set", "net.sure=0.2"}));
+  REQUIRE(trained.code == 0);
+  CHECK(std::regex_search(trained.out, std::regex("test accuracy .*; [0-9.]+ of 10 views\n")));
+  const auto out_of = [&](const Args& args) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out + outcome.err;
+  };
+  const std::string shown = out_of({"inspect", "run"});
+  CHECK(has(shown, "with mirror and shifted images as test-time augmentation, until a class has a probability of 0.2"));
+  CHECK(has(shown, "up to 10 images together"));
+  const auto measured = [&](const Args& more) { return nlohmann::json::parse(out_of(with({"eval", "run", "--json"}, more))); };
+  const double views = measured({})["views"].get<double>();
+  CHECK(views > 1);
+  CHECK(views < 10);
+  CHECK(measured({"--sure", "1"})["views"] == 10);
+  CHECK(measured({"--mirror", "off", "--shift", "0"})["views"] == 1);
+  CHECK(has(out_of({"export", "run", "--out", "net.onnx"}),
+            "a graph gives every image all 10 views; `bitloom predict` stops at a probability of 0.2"));
+  CHECK(!has(out_of({"export", "run", "--out", "net.onnx", "--shift", "0", "--mirror", "off"}), "a graph gives"));
+  const Outcome refused = run_program(folder.path(), {"eval", "run", "--sure", "1.5"});
+  CHECK(refused.code == 2);
+  CHECK(has(refused.err, "--sure: '1.5' is out of range; expected a number above 0 and at most 1"));
 }
 
 TEST_CASE("what export cannot write is refused, and nothing is left of it", "[export]") {

@@ -1,16 +1,19 @@
 // Binary nets as C: compiled as their users would, and their scores compared with ours, to the bit.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "core/softmax.h"
 #include "layerwise/model.h"
 #include "models/binary/c_source.h"
 #include "tests/layerwise/cases.h"
@@ -153,6 +156,37 @@ TEST_CASE("a binary net in C gives the scores of the program to the bit", "[c_so
       CHECK(differing(model, one.views, data, Compiled(source, flags)) == 0);
     }
   }
+}
+
+TEST_CASE("views end in C with the same one as in the program", "[c_source]") {
+  const data::Dataset data = small_data(250);
+  const layerwise::Model model = random_model(small_data(40), cases().front().net);
+  // What half of the images have in the first view, by the mean of both heads.
+  const layerwise::Classifier plain = layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, {false, 0});
+  layerwise::ForwardWorkspace work = plain.make_workspace();
+  std::vector<float> scores, firsts;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    plain.scores(data.image(i).data(), work, scores);
+    softmax(scores, scores);
+    firsts.push_back(std::ranges::max(scores));
+  }
+  std::ranges::nth_element(firsts, firsts.begin() + 125);
+  const layerwise::Views views{true, 1, static_cast<double>(firsts[125])};
+  std::set<std::size_t> taken;
+  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, views);
+  for (std::size_t i = 0; i < data.size(); ++i) taken.insert(classifier.scores(data.image(i).data(), work, scores));
+  CHECK(taken.contains(1));
+  CHECK(taken.size() > 2);
+  const models::CSource source = models::c_source(model, views, "net", "net.h");
+  CHECK(has(source.header,
+            fmt::format("up to 10 views of the image and 2 heads, until a class has a probability of {}", views.sure)));
+  for (const char* flags : {"-O2 -march=native -ffp-contract=fast", "-O1"}) {
+    INFO(flags);
+    CHECK(differing(model, views, data, Compiled(source, flags)) == 0);
+    CHECK(differing(model, {true, 1}, data, Compiled(source, flags)) > 0);
+  }
+  // One view alone cannot end early.
+  CHECK(has(models::c_source(model, {false, 0, 0.5}, "net", "net.h").header, "over 1 view of the image and 2 heads."));
 }
 
 // Sums of more than 24 bits are rounded, and those of more than 32 wrap around, as in the program.

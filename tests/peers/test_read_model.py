@@ -53,7 +53,14 @@ def shapes(bitloom):
 @pytest.mark.parametrize("which", SETTINGS)
 def test_generated_images(bitloom, shapes, which):
     options = [part for setting in SETTINGS[which] for part in ("--set", setting)]
-    compare(bitloom, train(bitloom, "read-" + which, *options), shapes, 150)
+    path = train(bitloom, "read-" + which, *options)
+    compare(bitloom, path, shapes, 150)
+    if which == "sure":  # of some images, not of all, there are fewer views than ten
+        model, images = Model(path), np.fromfile(pathlib.Path(bitloom.folder, shapes) / "test_batch.bin", np.uint8)
+        images = images.reshape(-1, 3073)[:150, 1:].reshape(-1, 3, 32, 32)
+        until_sure = model.scores(images)
+        del model.net["sure"]
+        assert 0 < (until_sure != model.scores(images)).any(axis=1).sum() < 150
 
 
 def test_length():

@@ -473,6 +473,10 @@ TEST_CASE("accuracies with and without mirror images are both shown, and told ap
   const std::string page = render_report(reusing_run());
   CHECK(has(page, "8,000 images, with mirror images; 80.10% without; ensemble of 2 layers"));
   CHECK(has(page, "5,000 images, with mirror images; 81.20% without"));
+  ReportInput until_sure = reusing_run();
+  until_sure.metrics.back()["views"]["sure"] = 0.7;
+  CHECK(has(render_report(until_sure),
+            "8,000 images, with mirror images until a class has a probability of 0.7; 80.10% without"));
   for (const char* cell : {"data-heading=\"validation accuracy\">60.60%", "data-heading=\"with mirror images\">63.60%"}) {
     INFO(cell);
     CHECK(has(page, cell));
