@@ -38,7 +38,7 @@ std::vector<View> views_of(const CnnViews& views) {
 
 // Images of a pass: of few that are left whole multiples of this, so that passes have few different sizes, for each of which
 // kernels are made.
-constexpr std::size_t left_images = 64;
+constexpr std::size_t left_images = 16;
 
 }  // namespace
 
