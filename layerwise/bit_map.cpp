@@ -1,5 +1,6 @@
 #include "layerwise/bit_map.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <utility>

@@ -60,7 +60,7 @@ std::int64_t collect_components(const std::uint64_t* window, std::size_t pixels,
       if (active == 0) continue;
       const Rounding* round = rounding + (region[p] * words + w) * word_bits;
       const std::uint64_t random = mix64(key + p * words + w);
-      // What is not rounded to 0, as code << 8 | bit: it is dropped by not counting it, without a branch to mispredict.
+      // Those that are not rounded to 0, as code << 8 | bit; the others are not counted, without a branch to mispredict.
       std::array<std::uint16_t, word_bits> kept;
       std::size_t count = 0;
       std::uint8_t* const code_of = codes == nullptr ? nullptr : codes + (p * words + w) * word_bits;

@@ -6,8 +6,8 @@
  *   bitloom_scores(net, pixels, 1, scores);
  *   bitloom_free(net);
  *
- * Every function may be called by any number of threads at once, with the same net too, but bitloom_free(), bitloom_set_views() and
- * bitloom_set_sure(): no other thread may be using that net meanwhile. */
+ * Every function may be called by any number of threads at once, with the same net too, but bitloom_free(), bitloom_set_views()
+ * and bitloom_set_sure(): no other thread may be using that net meanwhile. */
 #ifndef BITLOOM_H
 #define BITLOOM_H
 
@@ -61,9 +61,9 @@ int bitloom_scores(const bitloom_net* net, const unsigned char* pixels, size_t c
  * view alone is the fastest. Not while other threads use the net. */
 int bitloom_set_views(bitloom_net* net, int mirror, size_t shift);
 
-/* The probability of its likeliest class with which an image has no more views, above 0 and at most 1, instead of what the net was
- * trained for. Scores are then those of the views until then, for many images of the first alone. 1: every image has all views. Not
- * while other threads use the net. */
+/* The probability of its likeliest class with which an image has no more views, above 0 and at most 1, instead of what the net
+ * was trained for. Scores are then those of the views until then, for many images of the first alone. 1: every image has all
+ * views. Not while other threads use the net. */
 int bitloom_set_sure(bitloom_net* net, double probability);
 
 #ifdef __cplusplus

@@ -282,10 +282,8 @@ TEST_CASE("an evaluation counts what the scores say, in every instruction set", 
 TEST_CASE("an image that is sure has no more views, and its scores are those of the views until then", "[model]") {
   const data::Dataset data = small_data(200);
   const Model model = make_model(data);
-  const auto classifier_of = [&](const Views& views) {
-    return Classifier::of(simd::kernels(), model, {"a"}, views);
-  };
-  // What 140 of the 200 images have in the first view.
+  const auto classifier_of = [&](const Views& views) { return Classifier::of(simd::kernels(), model, {"a"}, views); };
+  // The probability that 140 of the 200 images have in the first view.
   std::vector<float> firsts;
   for (std::size_t i = 0; i < data.size(); ++i) {
     std::vector<float> probabilities(data.classes());

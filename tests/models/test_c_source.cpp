@@ -161,7 +161,7 @@ TEST_CASE("a binary net in C gives the scores of the program to the bit", "[c_so
 TEST_CASE("views end in C with the same one as in the program", "[c_source]") {
   const data::Dataset data = small_data(250);
   const layerwise::Model model = random_model(small_data(40), cases().front().net);
-  // What half of the images have in the first view, by the mean of both heads.
+  // The probability that half of the images have in the first view, by the mean of both heads.
   const layerwise::Classifier plain = layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, {false, 0});
   layerwise::ForwardWorkspace work = plain.make_workspace();
   std::vector<float> scores, firsts;
