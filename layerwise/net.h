@@ -80,8 +80,8 @@ struct StageSpec {
 struct Views {
   bool mirror = true;     // its mirror image
   std::size_t shift = 0;  // pixels by which it (and its mirror image) is moved up, down, left and right; 0 disables this
-  // An image has no more views as soon as its likeliest class has this probability, by the mean of the votes until then. 1:
-  // all.
+  // An image has no more views as soon as its likeliest class has this probability, by the mean of the votes until then; with 1
+  // it has all.
   double sure = 1;
 
   bool stop_early() const { return sure < 1 && count() > 1; }

@@ -19,7 +19,7 @@ SETTINGS = {
     "5 bits in heads": ["net.head_bits=5", "head.hidden=16", "head.grid=1"],
     "thresholds": ["layer1.thresholds=2", "layer2.thresholds=3", "layer2.weights=ternary"],
     "thresholds in depth": ["layer1.width=40", "layer1.thresholds=3", "layer2.pool=space_to_depth"],
-    "sure": ["net.shift=1", "net.sure=0.4"],
+    "sure": ["net.shift=1", "net.sure=0.2"],
     "shifted": ["net.shift=2", "layer2.pool=space_to_depth", "layer2.stride=2", "layer2.kernel=5", "encoder.contrast=0"],
 }
 
