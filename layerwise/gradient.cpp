@@ -21,11 +21,15 @@ struct Segment {
   std::uint32_t shift = 0;
 };
 
-// Appends the offsets of the components of segment(0) .. segment(count - 1), a list per code, of which `position` says how many
-// there are.
+void count_codes(std::span<const std::uint32_t> components, CodeCounts& counts) {
+  for (const std::uint32_t component : components) ++counts[component >> component_offset_bits];
+}
+
+// Appends the offsets of the components of segment(0) .. segment(count - 1), a list per code, which have these counts together.
 template <typename F>
-void append_lists(std::size_t count, F&& segment, std::array<std::uint32_t, quantised_count> position,
-                  std::vector<std::uint32_t>& offsets, std::vector<std::uint32_t>& begin) {
+void append_lists(std::size_t count, F&& segment, const CodeCounts& counts, std::vector<std::uint32_t>& offsets,
+                  std::vector<std::uint32_t>& begin) {
+  CodeCounts position = counts;
   auto end = static_cast<std::uint32_t>(offsets.size());
   for (std::uint32_t& each : position) {
     const std::uint32_t start = end;
@@ -128,10 +132,8 @@ void accumulate_weight_gradient(const simd::Kernels& kernels, const BinaryLayer&
             const std::vector<std::uint32_t>& from = some[i].begin;
             return Segment{std::span(some[i].components).subspan(from[o], from[o + 1] - from[o])};
           };
-          std::array<std::uint32_t, quantised_count> counts{};
-          for (std::size_t i = 0; i < some.size(); ++i) {
-            for (const std::uint32_t component : of_image(i).components) ++counts[component >> component_offset_bits];
-          }
+          CodeCounts counts{};
+          for (std::size_t i = 0; i < some.size(); ++i) count_codes(of_image(i).components, counts);
           append_lists(some.size(), of_image, counts, offsets, begin);
         }
         simd::RowLists rows;
@@ -184,7 +186,6 @@ void list_pixels(const std::uint64_t* window, const std::uint8_t* codes, const M
   for (std::size_t p = 0; p < pixels; ++p, window += words, codes += words * word_bits) {
     scratch.components.resize(std::max(scratch.components.size(), count + words * word_bits));
     std::uint32_t* const components = scratch.components.data();
-    CodeCounts& counts = scratch.pixel_counts[p];
     for (std::size_t w = 0; w < words; ++w) {
       for (std::uint64_t active = window[w]; active != 0; active &= active - 1) {
         const std::size_t o = w * word_bits + static_cast<std::size_t>(std::countr_zero(active));
@@ -192,7 +193,7 @@ void list_pixels(const std::uint64_t* window, const std::uint8_t* codes, const M
         count += codes[o] != quantised_zero ? 1 : 0;  // no branch to mispredict
       }
     }
-    for (std::uint32_t k = scratch.pixel_begin.back(); k < count; ++k) ++counts[components[k] >> component_offset_bits];
+    count_codes({components + scratch.pixel_begin.back(), components + count}, scratch.pixel_counts[p]);
     scratch.pixel_begin.push_back(count);
   }
 }
@@ -239,7 +240,7 @@ void input_gradient(const simd::Kernels& kernels, const BackwardWeights& weights
         return Segment{std::span(scratch.components).subspan(from[0], from[1] - from[0]),
                        static_cast<std::uint32_t>((y - row * spec.stride) * rows.run_words)};
       };
-      std::array<std::uint32_t, quantised_count> counts{};
+      CodeCounts counts{};
       for (std::size_t i = 0; i < count; ++i) {
         const CodeCounts& more = scratch.pixel_counts[(first_row + i) * output.width + x];
         for (std::size_t code = 0; code < quantised_count; ++code) counts[code] += more[code];

@@ -38,6 +38,8 @@ struct ImageComponents {
   std::vector<std::uint32_t> begin;  // O + 1
 };
 inline constexpr unsigned component_offset_bits = 28;
+// How many components have each code.
+using CodeCounts = std::array<std::uint32_t, quantised_values.size()>;
 
 // Rounds the pixels in the window of one channel after the other of one image.
 //   window: (pixels, words) words; rounding: (regions, words * 64); region[p] < regions: whose gradient holds at pixel p
@@ -85,7 +87,6 @@ class BackwardWeights {
 // Gradient of the layer's input bits for one image, in units: gradient (H x W of geometry().input without border, input words
 // * 64) = -sum over components of value x weight (derived in gradient.cpp); codes: (pixels, words * 64), read where window has
 // a bit. Scratch is reused by one thread.
-using CodeCounts = std::array<std::uint32_t, quantised_values.size()>;
 struct BackwardScratch {
   // By pixel: code << component_offset_bits | word offset of the channel's row of weights.
   std::vector<std::uint32_t> components, pixel_begin;

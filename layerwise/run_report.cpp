@@ -311,24 +311,24 @@ void Run::finish_run() {
       const auto row = result_.test.confusion.begin() + static_cast<std::ptrdiff_t>(l * classes);
       confusion.push_back(std::vector<std::int64_t>(row, row + static_cast<std::ptrdiff_t>(classes)));
     }
-    open_.metrics().write(
-        {{"event", "result"},
-         {"validation_accuracy", to_json(accuracy(result_.validation))},
-         {"test_accuracy", to_json(accuracy(result_.test))},
-         {"validation_accuracy_plain", to_json(accuracy(result_.validation, true))},
-         {"test_accuracy_plain", to_json(accuracy(result_.test, true))},
-         {"ensemble", model.net.classifier},
-         {"views", {{"mirror", model.net.views.mirror}, {"shift", model.net.views.shift}, {"sure", model.net.views.sure}}},
-         {"images", result_.test.images},
-         {"confusion", confusion},
-         {"classes", model.class_names},
-         {"mistakes", to_json(result_.test.mistakes)},
-         {"test_hash", data_.test.size() == 0 ? "" : data::content_hash(data_.test)},
-         {"seconds", result_.seconds},
-         {"peak_memory_bytes", peak_memory()},
-         {"model_bytes", std::filesystem::file_size(next)},
-         {"weight_bits", model.weight_bits()},
-         {"bit_macs", model.bit_macs()}});
+    const Views& views = model.net.views;
+    open_.metrics().write({{"event", "result"},
+                           {"validation_accuracy", to_json(accuracy(result_.validation))},
+                           {"test_accuracy", to_json(accuracy(result_.test))},
+                           {"validation_accuracy_plain", to_json(accuracy(result_.validation, true))},
+                           {"test_accuracy_plain", to_json(accuracy(result_.test, true))},
+                           {"ensemble", model.net.classifier},
+                           {"views", {{"mirror", views.mirror}, {"shift", views.shift}, {"sure", views.sure}}},
+                           {"images", result_.test.images},
+                           {"confusion", confusion},
+                           {"classes", model.class_names},
+                           {"mistakes", to_json(result_.test.mistakes)},
+                           {"test_hash", data_.test.size() == 0 ? "" : data::content_hash(data_.test)},
+                           {"seconds", result_.seconds},
+                           {"peak_memory_bytes", peak_memory()},
+                           {"model_bytes", std::filesystem::file_size(next)},
+                           {"weight_bits", model.weight_bits()},
+                           {"bit_macs", model.bit_macs()}});
     // With the model in its place the run is finished, and the model says it all.
     std::filesystem::rename(next, path);
     run::remove_checkpoints(options_.folder);

@@ -10,8 +10,7 @@ import numpy as np
 
 TYPES, F32 = {"U32": "<u4", "U64": "<u8", "I16": "<i2", "I32": "<i4", "F32": "<f4"}, np.float32
 POOLS = {  # of (N, H, f, W, f, C)
-    "none": lambda cells: cells.max(axis=(2, 4)),
-    "or": lambda cells: cells.max(axis=(2, 4)),
+    **dict.fromkeys(("none", "or"), lambda cells: cells.max(axis=(2, 4))),
     "and": lambda cells: cells.min(axis=(2, 4)),
     "majority": lambda cells: 2 * cells.sum(axis=(2, 4), dtype=int) > cells.shape[2] ** 2,
     "space_to_depth": lambda cells: cells.transpose(0, 1, 3, 2, 4, 5).reshape(*cells.shape[:2], cells.shape[3], -1),
@@ -66,8 +65,7 @@ class Model:
         responses = taps @ filters.reshape(len(filters), -1).T.astype(np.float64)
         if "encoder.contrast" in self.tensors:
             contrast, n = float(self.tensors["encoder.contrast"][0]), taps.shape[-1]
-            mean = taps.sum(axis=-1) / n
-            variance = np.maximum((taps * taps).sum(axis=-1) / n - mean * mean, 0)
+            variance = np.maximum((taps * taps).sum(axis=-1) / n - np.square(taps.sum(axis=-1) / n), 0)
             gain = (contrast / np.sqrt(variance + contrast * contrast)).astype(F32)
             responses = np.trunc(responses.astype(F32) * gain[..., None])
         upper, lower = self.tensors["encoder.thresholds"].T
@@ -94,8 +92,7 @@ class Model:
         """The logits (N, L) of the head on layer `name` (section 6)."""
         spec = next(stage["head"] for stage in self.net["stages"] if name in stage["heads"])
         part = {key.rsplit(".", 1)[1]: value for key, value in self.tensors.items() if key.startswith(name + ".head.")}
-        bits = whole_words(bits)
-        n, height, width, channels = bits.shape
+        n, height, width, channels = (bits := whole_words(bits)).shape
         if spec["kind"] == "class_conv":
             k = range(-(spec["kernel"] // 2), spec["kernel"] // 2 + 1)
             areas = [bits[:, max(y, 0):height + min(y, 0), max(x, 0):width + min(x, 0)] for y in k for x in k]
@@ -127,7 +124,7 @@ class Model:
 
     def scores(self, images):
         """(N, L): mean log-probabilities over heads and forms of the image, until it is sure (section 7)."""
-        far, (height, width), heads = self.net.get("shift", 0), images.shape[2:], len(self.net["classifier"])
+        far, (height, width), sure = self.net.get("shift", 0), images.shape[2:], self.net.get("sure", 1)
         padded = np.pad(images, ((0, 0), (0, 0), (far, far), (far, far)), mode="reflect")
         votes = []
         for down, across in [(0, 0), (far, 0), (-far, 0), (0, far), (0, -far)][:5 if far else 1]:
@@ -136,14 +133,12 @@ class Model:
                 maps = self.maps(seen)
                 for name in self.net["classifier"]:
                     logits = self.head(name, maps[name]).astype(np.float64)
-                    logits -= logits.max(axis=1, keepdims=True)
-                    votes.append((logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(F32))
-        after = np.cumsum(votes, axis=0, dtype=F32)[heads - 1::heads]  # each form, (N, L)
-        after /= np.arange(heads, len(votes) + 1, heads, dtype=F32)[:, None, None]
-        doubt = np.log(np.exp(after.astype(np.float64) - after.max(axis=2, keepdims=True)).sum(axis=2))
-        is_last = np.arange(len(after)) == len(after) - 1
-        ends = (doubt <= F32(-np.log(np.float64(F32(self.net.get("sure", 1)))))) & ("sure" in self.net) | is_last[:, None]
-        return after[ends.argmax(axis=0), np.arange(len(images))]
+                    votes.append((logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(F32))
+        means = np.cumsum(votes, axis=0, dtype=F32) / np.arange(1, len(votes) + 1, dtype=F32)[:, None, None]
+        means = means[len(self.net["classifier"]) - 1::len(self.net["classifier"])]  # by form: (forms, N, L)
+        doubt = np.logaddexp.reduce(means.astype(np.float64), axis=2) - means.max(axis=2)
+        ends = (doubt <= F32(-np.log(np.float64(F32(sure))))) & (sure < 1) | (np.arange(len(means)) == len(means) - 1)[:, None]
+        return means[ends.argmax(axis=0), np.arange(len(images))]
 
 
 if __name__ == "__main__":

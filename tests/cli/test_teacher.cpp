@@ -73,6 +73,12 @@ TEST_CASE("a net learns from a teacher, stops and goes on without it", "[train][
   CHECK(binary.code == 0);
   CHECK(has(binary.out, "/straight/model.safetensors labelled 260 images in "));
   REQUIRE(run_program(folder.path(), with(quick_training("binary1"), {"--teacher", "straight"})).code == 0);
+  // A binary net that stops where an image is sure labels as if it did not.
+  const Args hasty = {"--teacher", "straight/soft-labels.safetensors", "--set", "net.sure=0.01", "--cache", "none"};
+  REQUIRE(run_program(folder.path(), with(quick_training("hasty"), hasty)).code == 0);
+  REQUIRE(same_tensors(folder / "straight/model.safetensors", folder / "hasty/model.safetensors"));
+  REQUIRE(run_program(folder.path(), with(quick_training("patient"), {"--teacher", "hasty", "--cache", "none"})).code == 0);
+  CHECK(same_tensors(folder / "binary1/soft-labels.safetensors", folder / "patient/soft-labels.safetensors"));
   CHECK(read_file(folder / "binary/soft-labels.safetensors") == read_file(folder / "binary1/soft-labels.safetensors"));
 }
 

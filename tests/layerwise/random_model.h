@@ -1,9 +1,11 @@
 // A net with random weights whose heads have seen a few images, for tests of what reads trained nets.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "core/softmax.h"
 #include "layerwise/forward.h"
 #include "layerwise/model.h"
 #include "tests/layerwise/cases.h"
@@ -50,6 +52,19 @@ inline layerwise::Model random_model(const data::Dataset& data, const std::strin
     model.heads.insert_or_assign(model.net.layers[i].name, head);
   }
   return model;
+}
+
+// The probabilities of the images' likeliest classes, in ascending order.
+inline std::vector<float> sorted_probabilities(const layerwise::Classifier& classifier, const data::Dataset& data) {
+  layerwise::ForwardWorkspace work = classifier.make_workspace();
+  std::vector<float> scores, largest;
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    classifier.scores(data.image(i).data(), work, scores);
+    softmax(scores, scores);
+    largest.push_back(std::ranges::max(scores));
+  }
+  std::ranges::sort(largest);
+  return largest;
 }
 
 }  // namespace bitloom::test

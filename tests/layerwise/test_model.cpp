@@ -284,13 +284,7 @@ TEST_CASE("an image that is sure has no more views, and its scores are those of 
   const Model model = make_model(data);
   const auto classifier_of = [&](const Views& views) { return Classifier::of(simd::kernels(), model, {"a"}, views); };
   // The probability that 140 of the 200 images have in the first view.
-  std::vector<float> firsts;
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    std::vector<float> probabilities(data.classes());
-    softmax(scores(classifier_of({false, 0}), data.image(i).data()), probabilities);
-    firsts.push_back(std::ranges::max(probabilities));
-  }
-  std::ranges::sort(firsts);
+  const std::vector<float> firsts = sorted_probabilities(classifier_of({false, 0}), data);
   const float sure = (firsts[59] + firsts[60]) / 2;
   const Views all{true, 2}, until{true, 2, static_cast<double>(sure)};
   mpi::Comm comm;

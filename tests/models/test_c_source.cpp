@@ -1,7 +1,6 @@
 // Binary nets as C: compiled as their users would, and their scores compared with ours, to the bit.
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/softmax.h"
 #include "layerwise/model.h"
 #include "models/binary/c_source.h"
 #include "tests/layerwise/cases.h"
@@ -162,18 +160,14 @@ TEST_CASE("views end in C with the same one as in the program", "[c_source]") {
   const data::Dataset data = small_data(250);
   const layerwise::Model model = random_model(small_data(40), cases().front().net);
   // The probability that half of the images have in the first view, by the mean of both heads.
-  const layerwise::Classifier plain = layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, {false, 0});
-  layerwise::ForwardWorkspace work = plain.make_workspace();
-  std::vector<float> scores, firsts;
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    plain.scores(data.image(i).data(), work, scores);
-    softmax(scores, scores);
-    firsts.push_back(std::ranges::max(scores));
-  }
-  std::ranges::nth_element(firsts, firsts.begin() + 125);
-  const layerwise::Views views{true, 1, static_cast<double>(firsts[125])};
+  const auto classifier_of = [&](const layerwise::Views& views) {
+    return layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, views);
+  };
+  const layerwise::Views views{true, 1, static_cast<double>(sorted_probabilities(classifier_of({false, 0}), data)[125])};
   std::set<std::size_t> taken;
-  const auto classifier = layerwise::Classifier::of(simd::kernels(), model, model.net.classifier, views);
+  const layerwise::Classifier classifier = classifier_of(views);
+  layerwise::ForwardWorkspace work = classifier.make_workspace();
+  std::vector<float> scores;
   for (std::size_t i = 0; i < data.size(); ++i) taken.insert(classifier.scores(data.image(i).data(), work, scores));
   CHECK(taken.contains(1));
   CHECK(taken.size() > 2);

@@ -126,6 +126,14 @@ TEST_CASE("an image that a convolutional net is sure of has no more views", "[cn
   CHECK(compare(classifier.logits(all_of(images), &taken), means, 1e-5) == "");
   CHECK(taken == expected);
   CHECK(std::ranges::count(taken, 1U) == 75);
+  // Processes that have a net together would not make equally many passes.
+  CHECK(has(message_of(ErrorKind::internal,
+                       [&] {
+                         CnnClassifier(cnn.engine, cnn.net, description_of(cnn.net).scale, DType::f32,
+                                       {.mirror = true, .shift = 0, .sure = 0.5}, 7,
+                                       [](const nn::Tensor&) { return std::vector<float>(); });
+                       }),
+            "processes have together"));
   mpi::Comm alone;
   CHECK(classifier.evaluate(alone, images).views ==
         Approx(static_cast<double>(std::accumulate(expected.begin(), expected.end(), std::size_t{0})) / 150));

@@ -24,6 +24,10 @@ SETTINGS = {
 }
 
 
+def records_of(bitloom, data, count):
+    return np.fromfile(pathlib.Path(bitloom.folder, data) / "test_batch.bin", np.uint8).reshape(-1, 3073)[:count]
+
+
 def confusion(model, records):
     """(classes, classes): rows true, columns predicted."""
     height, width, colours = model.image_shape
@@ -37,8 +41,7 @@ def compare(bitloom, path, data, count):
     done = bitloom("eval", path, "--data", data, "--max-test", count, "--json")
     assert done.returncode == 0, done.stderr
     theirs = json.loads(done.stdout)
-    records = np.fromfile(pathlib.Path(bitloom.folder, data) / "test_batch.bin", np.uint8).reshape(-1, 3073)[:count]
-    ours = confusion(Model(path), records)
+    ours = confusion(Model(path), records_of(bitloom, data, count))
     assert ours.sum() == count and (ours.sum(axis=0) > 0).sum() > 2, "the classes say nothing"
     assert ours.tolist() == np.reshape(theirs["confusion"], ours.shape).tolist()
     assert np.trace(ours) / count == pytest.approx(theirs["accuracy"], abs=1e-9)
@@ -56,15 +59,14 @@ def test_generated_images(bitloom, shapes, which):
     path = train(bitloom, "read-" + which, *options)
     compare(bitloom, path, shapes, 150)
     if which == "sure":  # of some images, not of all, there are fewer views than ten
-        model, images = Model(path), np.fromfile(pathlib.Path(bitloom.folder, shapes) / "test_batch.bin", np.uint8)
-        images = images.reshape(-1, 3073)[:150, 1:].reshape(-1, 3, 32, 32)
+        model, images = Model(path), records_of(bitloom, shapes, 150)[:, 1:].reshape(-1, 3, 32, 32)
         until_sure = model.scores(images)
         del model.net["sure"]
         assert 0 < (until_sure != model.scores(images)).any(axis=1).sum() < 150
 
 
 def test_length():
-    assert len((ROOT / "scripts/read_model.py").read_text(encoding="utf-8").splitlines()) <= 155
+    assert len((ROOT / "scripts/read_model.py").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_images_of_cifar10(bitloom):
