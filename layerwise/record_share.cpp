@@ -168,7 +168,8 @@ class Sharing {
         if (has.get(r, i)) holders.push_back(r);
       }
       for (std::size_t to = 0; to < ranks_; ++to) {
-        if (keeper_[to] != to || !lacks.get(to, i)) continue;
+        // A rank on its host may have looked before another run wrote the record to their file.
+        if (keeper_[to] != to || !lacks.get(to, i) || has.get(to, i)) continue;
         ++rows_[to].missing;
         if (holders.empty()) continue;
         ++rows_[to].elsewhere;

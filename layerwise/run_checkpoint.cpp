@@ -81,8 +81,9 @@ void Run::read_checkpoint() {
       run::set_aside(found.damaged);  // the next one needs the place
     }
   };
-  run::on_root_for_long(comm_, read, [this] { open_.mark(0, 0, false); });
-  bytes = comm_.broadcast_bytes(std::move(bytes));
+  const auto alive = [this] { open_.mark(0, 0, false); };
+  run::on_root_for_long(comm_, read, alive);
+  bytes = comm_.broadcast_bytes(std::move(bytes), 0, alive);
   if (bytes.empty()) {
     progress_.line("no usable checkpoint: training starts from the beginning");
     if (comm_.is_root()) open_.metrics().truncate_to(0);

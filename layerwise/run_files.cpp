@@ -170,7 +170,7 @@ bool Run::reuse(std::size_t s) {
     if (cache_ == nullptr || depends_on_time()) return;
     if (auto found = cache_->get(keys_[s].hex())) bytes = std::move(*found);
   });
-  bytes = comm_.broadcast_bytes(std::move(bytes));
+  bytes = comm_.broadcast_bytes(std::move(bytes), 0, [&] { open_.mark(s, 0, false); });
   if (bytes.empty()) return false;
   const TensorFile file = TensorFile::parse(bytes, "cached stage", Checksum::required);
   const StageSpec& spec = options_.net.stages[s];

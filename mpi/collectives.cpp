@@ -7,8 +7,9 @@
 namespace bitloom::mpi {
 namespace {
 
-// Largest piece of broadcast_bytes: memory is in use only for what has arrived, whatever was announced.
-constexpr std::size_t piece_bytes = std::size_t{64} << 20U;
+// Largest piece of broadcast_bytes, on all ranks: memory is in use only for what has arrived, whatever was announced, and the
+// watchdog and whoever waits for a sign of life have the time of one piece.
+constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
 
 }  // namespace
 
@@ -55,7 +56,8 @@ void Comm::State::broadcast(std::span<std::byte> bytes, int root, const char* na
   });
 }
 
-std::vector<std::byte> Comm::State::broadcast_bytes(std::vector<std::byte> bytes, int root, const char* name) {
+std::vector<std::byte> Comm::State::broadcast_bytes(std::vector<std::byte> bytes, int root, const char* name,
+                                                    const std::function<void()>& alive) {
   std::uint64_t length = bytes.size();
   broadcast(std::as_writable_bytes(std::span(&length, 1)), root, name);
   if (rank != root) {
@@ -67,6 +69,7 @@ std::vector<std::byte> Comm::State::broadcast_bytes(std::vector<std::byte> bytes
     const std::uint64_t end = std::min(length, begin + piece_bytes);
     if (rank != root) bytes.resize(end);
     broadcast(std::span(bytes).subspan(begin, end - begin), root, name);
+    if (alive) alive();
   }
   return bytes;
 }
@@ -143,9 +146,9 @@ void Comm::broadcast(std::span<std::byte> bytes, int root) {
   state_->broadcast(bytes, root, "broadcast");
 }
 
-std::vector<std::byte> Comm::broadcast_bytes(std::vector<std::byte> bytes, int root) {
+std::vector<std::byte> Comm::broadcast_bytes(std::vector<std::byte> bytes, int root, const std::function<void()>& alive) {
   const Meter meter = state_->meter(Collective::broadcast, root == rank() ? bytes.size() : 0);
-  return state_->broadcast_bytes(std::move(bytes), root, "broadcast");
+  return state_->broadcast_bytes(std::move(bytes), root, "broadcast", alive);
 }
 
 std::string Comm::broadcast_text(const std::string& text, int root) {

@@ -157,9 +157,10 @@ class Comm {
     static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>);
     broadcast(std::as_writable_bytes(values), root);
   }
-  // Collective: returns the root's bytes on every rank; what the others pass is ignored. Throws Error(data) on ranks that
-  // that have no room for them.
-  [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0);
+  // Collective: returns the root's bytes on every rank; what the others pass is ignored. alive: called on this rank after every
+  // piece of about 1 MiB, for many of them take long on a slow link. Throws Error(data) on ranks that have no room for them.
+  [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0,
+                                                       const std::function<void()>& alive = {});
   [[nodiscard]] std::string broadcast_text(const std::string& text, int root = 0);
 
   // Collective: the root gets every rank's bytes, by rank; the others get an empty vector. Lengths may differ. Throws

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -208,7 +209,8 @@ struct Comm::State {
   template <typename T>
   void reduce(std::span<T> values, MPI_Datatype type, MPI_Op operation, const char* name);
   void broadcast(std::span<std::byte> bytes, int root, const char* name);
-  std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root, const char* name);
+  std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root, const char* name,
+                                         const std::function<void()>& alive = {});
   std::vector<std::vector<std::byte>> gather_bytes(std::span<const std::byte> bytes, int root, const char* name);
   void barrier(const char* name);
   // Fails on all ranks unless the root can have what the ranks announce.

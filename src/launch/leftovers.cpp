@@ -31,13 +31,14 @@ bool in_use(const fs::path& file) {
 
 }  // namespace
 
-// "vader_segment.NODE.UID.JOB.RANK"
+// "vader_segment.NODE.UID.JOB.RANK", in Open MPI 5 "sm_segment." and the same.
 std::set<fs::path> shared_segments() {
   std::set<fs::path> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/dev/shm", error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("vader_segment.") && name.find(fmt::format(".{}.", getuid())) != std::string::npos) {
+    const bool is_segment = name.starts_with("vader_segment.") || name.starts_with("sm_segment.");
+    if (is_segment && name.find(fmt::format(".{}.", getuid())) != std::string::npos) {
       found.insert(entry.path());
     }
   }

@@ -18,6 +18,11 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
+std::vector<std::string> agent_command(const std::string& agent) {
+  if (std::filesystem::path(agent).filename() != "ssh") return {agent};
+  return {agent, "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"};
+}
+
 std::vector<std::string> probe_command(const std::string& reached_by, const Host& host, const std::string& notice) {
   // mpirun starts processes of that name by itself: no server for ssh need run here.
   const std::string agent = host.name == "localhost" ? "" : reached_by;
@@ -29,10 +34,7 @@ std::vector<std::string> probe_command(const std::string& reached_by, const Host
     command = {"sh", "-c", agent.empty() ? script : quoted(script)};
   }
   if (agent.empty()) return command;
-  std::vector<std::string> result = {agent};
-  if (std::filesystem::path(agent).filename() == "ssh") {
-    result.insert(result.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=5"});
-  }
+  std::vector<std::string> result = agent_command(agent);
   result.push_back(host.name);
   result.insert(result.end(), command.begin(), command.end());
   return result;

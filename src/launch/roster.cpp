@@ -12,8 +12,8 @@
 namespace bitloom::launch {
 namespace {
 
-constexpr double probe_limit = 6;            // seconds that a host has to answer at first,
-constexpr double quick_limit = 1;            // and when a run waits for it; the others may join later
+constexpr double probe_limit = 6;            // seconds that a host has to answer,
+constexpr double quick_limit = 1;            // and when a run may go on without it; it can join later
 constexpr double first_exclusion = 4;        // in probe intervals
 constexpr double longest_exclusion = 3600;   // seconds
 constexpr std::size_t most_named = 20;       // hosts in a message; events name all
@@ -95,7 +95,7 @@ bool Roster::stays(const Host& host, Presence presence) {
   return false;
 }
 
-void Roster::ask() {
+void Roster::ask(bool quick) {
   // Rank 0 holds the accumulators and writes the checkpoints: it runs here, where nobody takes the machine away.
   std::vector<Host> asked = {{"localhost", options_.local}};
   asked.insert(asked.end(), options_.hosts.begin(), options_.hosts.end());
@@ -104,7 +104,7 @@ void Roster::ask() {
     commands.push_back(probe_command(i == 0 ? "" : options_.agent, asked[i], options_.notice));
   }
   // Who was slow to answer when it was found may be so again.
-  const double limit = patience(asked_ && found_.empty() ? quick_limit : probe_limit);
+  const double limit = patience(quick && asked_ && found_.empty() ? quick_limit : probe_limit);
   found_.clear();
   const std::vector<Ended> answers = run_all(commands, std::chrono::duration<double>(limit), options_.stop);
   members_.clear();

@@ -40,8 +40,9 @@ class Roster {
   // Whether there are others that this machine goes on without.
   bool is_alone() const { return !options_.hosts.empty() && members_.size() == 1; }
 
-  // Asks all hosts. Members are those that can be used; none if this machine cannot. Names those that do not answer.
-  void ask();
+  // Asks all hosts. Members are those that can be used; none if this machine cannot. Names those that do not answer. quick: a
+  // start need not wait for slow ones; the first call of all does.
+  void ask(bool quick);
   // Asks hosts that are no members, again and again, without waiting for answers; returns those that can join, of all that were
   // asked the last time.
   const std::vector<Host>& look();

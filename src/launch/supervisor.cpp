@@ -27,6 +27,7 @@
 #include "launch/process.h"
 #include "launch/roster.h"
 #include "launch/run_mark.h"
+#include "launch/time_limits.h"
 
 namespace bitloom::launch {
 namespace {
@@ -35,11 +36,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr auto look_interval = std::chrono::milliseconds(20);
-constexpr double startup_seconds = 60;  // time that processes have on top of the deadline until they are at work
-constexpr double kill_limit = 10;       // seconds that killed processes have to be gone
-constexpr double drain_limit = 30;      // seconds without a sign of life that processes have to write their checkpoint,
-constexpr double longest_drain = 600;   // and with such signs
-constexpr double longest_pause = 30;    // seconds between attempts that come to nothing
+constexpr double kill_limit = 10;     // seconds that killed processes have to be gone
+constexpr double longest_pause = 30;  // seconds between attempts that come to nothing
 // Machines may vanish more often than checkpoints are written, so that all steps of a start were made before: that many of such
 // starts count as one that ended by itself, as by an error at a certain step.
 constexpr std::size_t kills_of_a_fault = 10;
@@ -96,7 +94,7 @@ class Supervisor {
   std::size_t fruitless_starts_ = 0;         // in a row, that made no step
   std::size_t kills_ = 0;                    // since a new step, of starts that made old ones; with faults as that many
   std::optional<Clock::time_point> broken_;  // when the run stopped making steps
-  std::string first_failure_;
+  std::string first_failure_;                // since a new step
   Mark furthest_;
 };
 
@@ -126,7 +124,7 @@ bool Supervisor::wait_for_hosts(const End& last) {
   if (last.progressed && last.killed) return true;
   const Clock::time_point start = Clock::now();
   for (bool told = false;; told = true) {
-    roster_.ask();
+    roster_.ask(!told);  // whoever is too slow for that may be the one that is waited for
     if (options_.stop()) return false;
     if (roster_.is_enough()) break;
     if (seconds_since(start) > options_.patience_seconds) {
@@ -162,7 +160,7 @@ std::vector<std::string> Supervisor::mpirun_command() const {
     for (const Host& host : roster_.members()) hosts += fmt::format("{}{}:{}", hosts.empty() ? "" : ",", host.name, host.slots);
     command.insert(command.end(), {"--host", hosts});
     mca("plm", "rsh");  // also within a Slurm allocation
-    mca("plm_rsh_agent", options_.agent);
+    mca("plm_rsh_agent", fmt::format("{}", fmt::join(agent_command(options_.agent), " ")));
     mca("plm_rsh_no_tree_spawn", "1");
     mca("btl", "tcp,self,vader");
   }
@@ -176,8 +174,8 @@ std::vector<std::string> Supervisor::mpirun_command() const {
   mca("oob_tcp_keepalive_intvl", "1");
   mca("oob_tcp_keepalive_probes", "3");
   mca("odls_base_sigkill_timeout", "0");
-  mca("rmaps_base_oversubscribe", "1");
-  mca("hwloc_base_binding_policy", "none");
+  // Open MPI 5 has these options of 4, but other parameters for them.
+  command.insert(command.end(), {"--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"});
   command.insert(command.end(), {"-x", supervised_variable});
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string text = *variable;
@@ -216,6 +214,7 @@ void Supervisor::note_progress(const Mark& mark, bool first, End& end) {
   if (!mark.is_beyond(furthest_)) return;
   furthest_ = mark;
   end.progressed = true;
+  first_failure_.clear();  // it may be days old
   roster_.prove();
 }
 
@@ -269,20 +268,14 @@ End Supervisor::watch() {
       end.code = *code;
       break;
     }
-    const double patience = options_.deadline_seconds + (mark.text.empty() ? startup_seconds : 0);
-    if (!killed && seconds_since(changed) > patience) {
-      killed = Clock::now();
-      end.cause = fmt::format("no sign of life for {:g} s", patience);
-      mpirun.signal_group(SIGKILL);  // ranks on other hosts go with it
-    }
     if (!asked && options_.stop()) ask_to_end(End::Kind::stopped);
-    // A step, an evaluation or a checkpoint that is under way may take longer.
-    const auto is_drained = [&] {
-      return seconds_since(std::max(*asked, changed)) > drain_limit || seconds_since(*asked) > longest_drain;
-    };
-    if (!killed && asked && is_drained()) {
+    const Waited waited = {!mark.text.empty(), seconds_since(changed),
+                           asked ? std::optional(seconds_since(*asked)) : std::nullopt};
+    if (!killed && is_overdue(waited, options_.deadline_seconds)) {
       killed = Clock::now();
-      mpirun.signal_group(SIGKILL);
+      const double patience = longest_silence(waited.is_at_work, options_.deadline_seconds);
+      if (waited.silent > patience) end.cause = fmt::format("no sign of life for {:g} s", patience);
+      mpirun.signal_group(SIGKILL);  // ranks on other hosts go with it
     }
     if (killed && seconds_since(*killed) > kill_limit) break;  // the system does not let it go: a device that hangs
     // Where two more hosts are needed one answers before the other.

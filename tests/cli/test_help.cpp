@@ -57,7 +57,7 @@ using namespace bitloom::test;
 
 namespace {
 
-const std::set<std::string> of_mpirun{"allow-run-as-root", "host", "hostfile", "mca", "oversubscribe"};
+const std::set<std::string> of_mpirun{"allow-run-as-root", "bind-to", "host", "hostfile", "map-by", "mca", "oversubscribe"};
 
 // Output of a command for --help or --help-all.
 std::string help_of(const std::string& command, const char* option) {

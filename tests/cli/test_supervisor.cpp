@@ -15,8 +15,10 @@ using namespace bitloom::test;
 
 namespace {
 
-// Begins every script: the hosts of this start in $hosts and, line by line, in `started`; what a run does; an end when asked.
+// Begins every script: its arguments in `arguments`, the hosts of this start in $hosts and, line by line, in `started`; what a
+// run does; an end when asked.
 constexpr const char* prologue = R"(#!/bin/sh
+printf '%s\n' "$@" > arguments
 hosts=none
 while [ $# -gt 0 ]; do
   case $1 in --host) hosts=,$2,;; esac
@@ -137,6 +139,40 @@ until_asked
   CHECK(play.started().size() == 2);
 }
 
+// Each look at the hosts gave them a second, until the launch had waited long enough.
+TEST_CASE("hosts that take long to answer are there for a start that cannot do without them", "[launch]") {
+  Play play("test $(wc -l < started) -gt 1 && finish\nstep\nexit 9\n");
+  play.executable("slow", "#!/bin/sh\ntest $1 = n2 && sleep 2\nexec ./agent \"$@\"\n");
+  play.up("n1");
+  play.up("n2");
+  const Outcome outcome = play.launch("n1\nn2\n", {"--min-workers", "3", "--patience", "10"}, "binary", "./slow");
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK(play.started() == std::vector<std::string>(2, ",localhost:1,n1:1,n2:1,"));
+}
+
+// A host that had vanished since it was asked kept mpirun waiting for minutes.
+TEST_CASE("mpirun reaches hosts by the agent as those are asked", "[launch]") {
+  const auto arguments = [](const std::string& agent) {
+    Play play("finish\n");
+    play.executable("ssh", "#!/bin/sh\ntest \"$1 $3\" = '-o -o' && shift 4 && exec ./agent \"$@\"\n");
+    play.up("n1");
+    const Outcome outcome = play.launch("n1\n", {}, "binary", agent);
+    INFO(outcome.out << outcome.err);
+    CHECK(outcome.code == 0);
+    return read_file(play / "arguments");
+  };
+  CHECK(has(arguments("./ssh"), "\nplm_rsh_agent\n./ssh -o BatchMode=yes -o ConnectTimeout=5\n"));
+  CHECK(has(arguments("./agent"), "\nplm_rsh_agent\n./agent\n"));
+}
+
+// Open MPI 5 ignored the parameters of 4 for this, and ended where there were fewer cores than processes.
+TEST_CASE("mpirun is told in words that Open MPI 4 and 5 know that there may be more processes than cores", "[launch]") {
+  Play play("finish\n");
+  CHECK(play.launch("").code == 0);
+  CHECK(has(read_file(play / "arguments"), "\n--map-by\n:OVERSUBSCRIBE\n--bind-to\nnone\n"));
+}
+
 // Only hosts that answered in the same fiftieth of a second counted together.
 TEST_CASE("hosts that make the run larger together join though one answers after the other", "[launch]") {
   Play play(R"(
@@ -201,6 +237,25 @@ TEST_CASE("a launch does not give up starts that make steps until they are kille
   Play killed("began=100\ncase $(wc -l < started) in 1) mark 130;; *) mark 110;; esac\nexit 137\n");
   CHECK(killed.launch("", {"--attempts", "1"}).code == 8);
   CHECK(killed.started().size() == 11);
+}
+
+// It told of one that was days old, after which the run had gone on.
+TEST_CASE("a launch that gives up tells the first failure since the run came further", "[launch]") {
+  Play play(R"(
+case $(wc -l < started) in
+  1) echo first trouble; step;;
+  2) step; echo second trouble;;
+  *) echo third trouble;;
+esac
+exit 9
+)");
+  const Outcome outcome = play.launch("", {"--attempts", "1"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == 8);
+  CHECK(play.started().size() == 3);
+  CHECK(has(outcome.err, "gave up after 3 starts; the first failure was: mpirun ended with 9"));
+  CHECK(has(outcome.err, "second trouble"));
+  CHECK_FALSE(has(outcome.err, "first trouble"));
 }
 
 TEST_CASE("a host that came to a start that was killed at its work is not suspected", "[launch]") {

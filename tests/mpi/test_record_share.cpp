@@ -1,7 +1,10 @@
 // Files of records on hosts of which each has a part.
 #include "layerwise/record_share.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <numeric>
@@ -169,6 +172,40 @@ TEST_CASE("ranks that have one file open get records once, and those that have n
   REQUIRE(rows.size() == 1);
   CHECK(rows[0].rank == 0);
   CHECK(rows[0].received == records);
+  CHECK(shared->filled_share(records) == 1);
+  world().barrier();  // the folder goes with its owner
+}
+
+// Where two runs filled one file, a rank could look before a record came and the first rank of its host afterwards, which then
+// had it sent from itself: an error of that rank alone, after which the others waited for it.
+TEST_CASE("records that came while ranks looked for them are not sent to who has them", "[share]") {
+  if (world().size() < 3) return;
+  std::optional<TempDir> folder;
+  if (world().is_root()) folder.emplace();
+  const std::filesystem::path place = world().broadcast_text(folder ? folder->path().string() : "");
+  Cache cache(place, std::uint64_t{1} << 26U);
+  const auto shared = cache.open_records(OwnFile::key, records, words);
+  REQUIRE(shared != nullptr);
+  // Nothing can be read through this, as if all had come later.
+  const int descriptor = ::open((place / (std::string(OwnFile::key) + ".records")).c_str(), O_WRONLY | O_CLOEXEC);
+  REQUIRE(descriptor >= 0);
+  RecordFile early(descriptor, OwnFile::key, records, words);
+  const int own = world().rank(), last = world().size() - 1;
+  OwnFile host;
+  for (std::uint64_t i = 0; i < records; ++i) {
+    auto record = content(i);
+    if (own == 0 && i % 2 == 0) shared->write(i, record);
+    if (own == last) host.fill(i);
+  }
+  RecordFile* file = own == 0 ? shared.get() : own == 1 ? &early : own == last ? &host.file() : nullptr;
+  const auto all = all_records();
+  const auto reads = file == nullptr ? std::span<const std::uint64_t>() : std::span<const std::uint64_t>(all);
+  const auto rows = share_records(world(), {file, reads, [] { return for_ever; }, {}});
+  REQUIRE(rows.size() == 1);
+  CHECK(rows[0].rank == 0);
+  CHECK(rows[0].missing == records / 2);
+  CHECK(rows[0].elsewhere == records / 2);
+  CHECK(rows[0].received == records / 2);
   CHECK(shared->filled_share(records) == 1);
   world().barrier();  // the folder goes with its owner
 }
