@@ -125,20 +125,23 @@ std::vector<std::vector<std::int32_t>> gather_samples(mpi::Comm& data, const std
   return all;
 }
 
-}  // namespace
+// How many samples keep 1 GiB of keys and values in f32.
+std::size_t samples_at_once(const GptConfig& config) {
+  constexpr double most_bytes = 1U << 30U;
+  const double bytes =
+      3.0 * 4.0 * static_cast<double>(config.width) * static_cast<double>(config.layers) * static_cast<double>(config.context);
+  return static_cast<std::size_t>(std::max(1.0, most_bytes / bytes));
+}
 
-std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const std::int32_t> prompt,
-                                              const SampleOptions& options,
-                                              const std::function<bool(std::size_t, std::int32_t)>& on_token) {
-  check(options);
-  check_prompt(net.net(), prompt);
+struct Group {
+  std::size_t first, count;  // of this process's samples, which may be none
+};
+
+// Appends what is drawn to `all`; gives whether on_token() stopped it, on any process.
+bool draw_group(GptForward& net, std::span<const std::int32_t> prompt, const SampleOptions& options, const Group& group,
+                const std::function<bool(std::size_t, std::int32_t)>& on_token, std::vector<std::vector<std::int32_t>>& all) {
+  const auto& [first, count] = group;
   const GptConfig& config = net.net().config();
-  mpi::Grid& grid = net.grid();
-  const auto share = [&](int data_index) {
-    return options.count * static_cast<std::size_t>(data_index) / static_cast<std::size_t>(grid.shape().data);
-  };
-  const std::size_t first = share(grid.data_index());
-  const std::size_t count = share(grid.data_index() + 1) - first;  // of this data rank
   std::vector<std::vector<std::int32_t>> sequences(count, {prompt.begin(), prompt.end()});
   std::vector<std::vector<std::int32_t>> drawn(count);
   std::vector<bool> ended(count);
@@ -165,12 +168,40 @@ std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const st
     }
     return stops;
   };
+  bool stopped = false;
   for (std::size_t n = 0; n < options.tokens; ++n) {
     const bool is_done = std::all_of(ended.begin(), ended.end(), [](bool each) { return each; });
     const bool stops = !is_done && draw_next(n);
     std::array<std::int64_t, 2> state = {stops ? 1 : 0, is_done ? 0 : 1};
-    grid.world().max(state);
-    if (state[0] != 0 || state[1] == 0) break;
+    net.grid().world().max(state);
+    stopped = state[0] != 0;
+    if (stopped || state[1] == 0) break;
+  }
+  all.insert(all.end(), drawn.begin(), drawn.end());
+  return stopped;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::int32_t>> sample(GptForward net, std::span<const std::int32_t> prompt,
+                                              const SampleOptions& options,
+                                              const std::function<bool(std::size_t, std::int32_t)>& on_token) {
+  check(options);
+  check_prompt(net.net(), prompt);
+  mpi::Grid& grid = net.grid();
+  const auto share = [&](int data_index) {
+    return options.count * static_cast<std::size_t>(data_index) / static_cast<std::size_t>(grid.shape().data);
+  };
+  const std::size_t begin = share(grid.data_index());
+  const std::size_t end = share(grid.data_index() + 1);  // of this data rank
+  const std::size_t at_once = options.at_once != 0 ? options.at_once : samples_at_once(net.net().config());
+  // As many groups on all data ranks, which go from token to token together.
+  const std::size_t largest_share = (options.count - 1) / static_cast<std::size_t>(grid.shape().data) + 1;
+  std::vector<std::vector<std::int32_t>> drawn;
+  bool stopped = false;
+  for (std::size_t group = 0; group < largest_share && !stopped; group += at_once) {
+    const std::size_t first = std::min(begin + group, end);
+    stopped = draw_group(net, prompt, options, {first, std::min(at_once, end - first)}, on_token, drawn);
   }
   return gather_samples(grid.data(), drawn);
 }

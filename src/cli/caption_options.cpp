@@ -1,8 +1,12 @@
 #include "cli/caption_options.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -19,7 +23,14 @@ namespace fs = std::filesystem;
 // A file that is gone with this.
 class ScratchFile {
  public:
-  ScratchFile() : path_(fs::temp_directory_path() / fmt::format("bitloom-captions-{}.txt", ::getpid())) {}
+  ScratchFile() {
+    // A name that nobody else has or foresees.
+    std::string name = fs::temp_directory_path() / "bitloom-captions-XXXXXX";
+    const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
+    if (descriptor < 0) fail(ErrorKind::io, "{}: cannot be made: {}", name, std::strerror(errno));
+    ::close(descriptor);
+    path_ = name;
+  }
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
   ~ScratchFile() {
@@ -52,6 +63,23 @@ std::unique_ptr<data::Tokenizer> train_on_captions(const data::Pairs& train, std
 }
 
 }  // namespace
+
+std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const std::vector<std::string>& captions,
+                                 std::size_t tokens) {
+  const auto cut = std::count_if(captions.begin(), captions.end(), [&](const std::string& caption) {
+    return data::encode(tokenizer, data::lower_cased(caption)).size() > tokens;
+  });
+  if (cut == 0) return "";
+  return fmt::format("{} of {} caption{} {} more than {} tokens; the net sees {}", cut, captions.size(),
+                     captions.size() == 1 ? "" : "s", cut == 1 ? "has" : "have", tokens,
+                     cut == 1 ? "its beginning" : "their beginnings");
+}
+
+std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const data::Pairs& pairs, std::size_t tokens) {
+  std::vector<std::string> captions;
+  for (std::size_t i = 0; i < pairs.size(); ++i) captions.push_back(pairs[i].caption);
+  return note_on_cut_captions(tokenizer, captions, tokens);
+}
 
 void CaptionSettings::declare(Options& options) {
   options.text("tokenizer", tokenizer, "SPEC",

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -21,5 +22,10 @@ struct CaptionSettings {
   // `vocabulary` tokens or as many as they give. Throws Error(usage), Error(data).
   std::unique_ptr<data::Tokenizer> make(Session& session, const data::Pairs& train) const;
 };
+
+// "3 of 10 captions have more than 32 tokens; the net sees their beginnings", or "" where all fit.
+std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const std::vector<std::string>& captions,
+                                 std::size_t tokens);
+std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const data::Pairs& pairs, std::size_t tokens);
 
 }  // namespace bitloom::cli

@@ -155,9 +155,10 @@ std::size_t firsts_of(const Overlap& overlap) {
   return images.size();
 }
 
-OrderedJson json_of(const Overlap& overlap) {
+// most: near pairs in it, the nearest.
+OrderedJson json_of(const Overlap& overlap, std::size_t most) {
   OrderedJson near = OrderedJson::array();
-  for (const models::NearPair& each : overlap.found) {
+  for (const models::NearPair& each : std::span(overlap.found).first(std::min(most, overlap.found.size()))) {
     near.push_back(
         {{"image", overlap.own->name(each.a)}, {"other", overlap.second().name(each.b)}, {"similarity", each.similarity}});
   }
@@ -267,7 +268,7 @@ int data_pairs(Session& session, std::span<const std::string> args) {
     }
     if (!overlap.spec.empty()) {
       find_overlap(session.terminal, spec.front(), pairs, overlap);
-      facts["overlap"] = json_of(overlap);
+      facts["overlap"] = json_of(overlap, json ? overlap.found.size() : most);
     }
     if (json) {
       session.terminal.json(facts);

@@ -116,6 +116,26 @@ void add_data_of_run(Options& options, EvalSettings& settings) {
   }
 }
 
+// A GPT's text is divided into documents as that of the run was, unless the command line says how.
+void choose_documents(Options& options, EvalSettings& settings) {
+  const std::filesystem::path run = find_run(settings.model.front());
+  options.read_ini(options_of_run(run, {"documents", "field"}), (run / options_file).string(), Options::Source::run);
+}
+
+// Throws usage errors where options that divide a text have no effect on --data.
+void check_documents(const Options& options, const std::string& data) {
+  const bool is_text = !std::filesystem::is_directory(data) && std::filesystem::path(data).extension() != ".tokens";
+  for (const char* option : {"documents", "field"}) {
+    if (options.source(option) != Options::Source::command_line) continue;
+    const bool is_json = data::is_json_lines(data);
+    if (is_text && is_json == (std::string_view(option) == "field")) continue;
+    fail(ErrorKind::usage, "--{}: {} has no effect on {}, which is {}", option, options.raw(option), data,
+         !is_text  ? "of tokens"
+         : is_json ? "JSONL"
+                   : "plain text");
+  }
+}
+
 // Other data are asked for with --data, and some of them only are looked at, since the run had as many: which is said.
 std::string note_on_part(const Options& options, const EvalSettings& settings) {
   const bool train = settings.split == "train";
@@ -142,9 +162,12 @@ void choose_images(Session& session, Options& options, EvalSettings& settings) {
   session.terminal.note(note_on_part(options, settings));
 }
 
-// Reads the images for a model of these classes.
-data::DataSplits read_images(Session& session, const Options& options, const EvalSettings& settings,
+// Reads the images for a model of these classes; those of folders in the shape that it has, unless --image-size asks for
+// another.
+data::DataSplits read_images(Session& session, const Options& options, EvalSettings& settings, data::ImageShape shape,
                              const std::vector<std::string>& class_names) {
+  if (options.source("image-size") == Options::Source::command_line) shape.height = shape.width = settings.data.image_size;
+  settings.data.folder_shape = shape;
   data::DataSplits splits = session.comm.together(
       [&] { return settings.split == "test" ? load_test_data(settings.data, class_names) : load_data(settings.data); });
   session.terminal.note(data::note_on_unread(settings.data.spec));
@@ -185,7 +208,7 @@ void eval_binary(Session& session, Options& options, EvalSettings& settings) {
     const std::filesystem::path file = find_model(settings.model.front());
     return settings.layers.empty() ? layerwise::Model::load(file) : layerwise::Model::load_with_all_heads(file);
   });
-  const data::DataSplits splits = read_images(session, options, settings, model.class_names);
+  const data::DataSplits splits = read_images(session, options, settings, model.encoder.image_shape(), model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.encoder.image_shape(), model.class_names);
   const std::vector<std::string> members = settings.layers.empty() ? model.net.classifier : split(settings.layers, ',');
   const layerwise::Views views = settings.views.over(model.net.views, options);
@@ -199,7 +222,7 @@ void eval_cnn(Session& session, Options& options, EvalSettings& settings, const 
   use.views = settings.views.over(use.views, options);
   const auto cnn = session.comm.together([&] { return std::make_unique<OpenCnn>(file, use); });
   const models::CnnDescription& model = cnn->description();
-  const data::DataSplits splits = read_images(session, options, settings, model.class_names);
+  const data::DataSplits splits = read_images(session, options, settings, model.config.image, model.class_names);
   const data::Dataset& set = fitting_split(session, splits, settings.split, model.config.image, model.class_names);
   show(session.terminal, settings, model.class_names, cnn->classifier().evaluate(session.comm, set), {});
 }
@@ -263,12 +286,16 @@ int eval(Session& session, std::span<const std::string> args) {
   const bool asks_for_more =
       options.source("cloze") != Options::Source::none || options.source("logits") != Options::Source::none;
   session.comm.together([&] {
-    if (!asks_for_more && session.comm.is_root()) add_data_of_run(options, settings);
+    if (session.comm.is_root()) {
+      if (!asks_for_more) add_data_of_run(options, settings);
+      choose_documents(options, settings);
+    }
     finish_without_all(options, settings);
+    if (session.comm.is_root() && !settings.data.spec.empty()) check_documents(options, settings.data.spec);
   });
   settings.data.spec = session.comm.broadcast_text(settings.data.spec);
-  for (const char* option : {"split", "advance", "words"}) {
-    if (!settings.data.spec.empty() || options.source(option) == Options::Source::none) continue;
+  for (const char* option : {"split", "documents", "field", "advance", "words"}) {
+    if (!settings.data.spec.empty() || options.source(option) != Options::Source::command_line) continue;
     fail(ErrorKind::usage, "--{}: {} has no effect without --data, a text to measure perplexity on", option,
          options.raw(option));
   }

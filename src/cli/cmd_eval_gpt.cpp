@@ -24,13 +24,13 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// A text whose documents end with the end-of-text token.
-data::TokenFile open_data(const std::string& path, const std::string& split, const data::Tokenizer& tokenizer) {
+// A text whose documents, divided as `input` says, end with the end-of-text token.
+data::TokenFile open_data(const std::string& path, const std::string& split, data::TextInput input,
+                          const data::Tokenizer& tokenizer) {
   fs::path file = path;
   if (fs::is_directory(file)) file /= (split.empty() ? "validation" : split) + ".tokens";
   if (file.extension() == ".tokens") return open_tokens(file, tokenizer, "the model");
   if (!split.empty()) fail(ErrorKind::usage, "--split: {}; {} is one text, not a folder of several", split, path);
-  data::TextInput input;
   input.files = {path};
   // Nothing is held back: all of it is in the part for training.
   return data::TokenFile(data::prepare_text(input, tokenizer, 0, 0).train);
@@ -82,7 +82,7 @@ class Measuring {
     data::TokenFile text;
     std::array<std::uint64_t, 3> sizes{};  // tokens, words, bytes
     session_.on_root([&] {
-      text = open_data(data, split, placed_.tokenizer());
+      text = open_data(data, split, settings_.text, placed_.tokenizer());
       sizes = {text.size(), settings_.words != 0 ? settings_.words : text.words(), text.bytes()};
     });
     session_.comm.broadcast(std::span<std::uint64_t>(sizes));
@@ -205,8 +205,8 @@ class Measuring {
 }  // namespace
 
 const std::vector<std::string>& GptEvalSettings::names() {
-  static const std::vector<std::string> all{"cloze",   "advance", "batch",  "words",  "dtype",   "device",
-                                            "backend", "tokens",  "logits", "tensor", "pipeline"};
+  static const std::vector<std::string> all{"cloze",  "documents", "field",  "advance", "batch",  "words",   "dtype",
+                                            "device", "backend",   "tokens", "logits",  "tensor", "pipeline"};
   return all;
 }
 
@@ -214,6 +214,10 @@ void GptEvalSettings::declare(Options& options) {
   options.text("cloze", cloze, "FILE",
                "Passages whose last word the model has to tell, all sub-tokens of it: one per line, or JSONL with the field "
                "\"text\"");
+  options.text("documents", text.documents, "HOW",
+               "Separator of documents in a text file, if not as in the run: file (none), blank-lines, or the line that stands "
+               "between them");
+  options.text("field", text.field, "NAME", "Field of a JSON object that holds the document, if not as in the run");
   options.count("advance", advance, 1, any_count,
                 "Tokens by which overlapping windows of the context's length move on: fewer are exacter and take longer");
   options.count(

@@ -188,7 +188,7 @@ int export_model(Session& session, std::span<const std::string> args) {
                  "every 32 of a row; a matrix whose rows are no multiple of 32 stays in f16. Norms, biases and positions are "
                  "in f32, and so is all that ONNX computes");
   options.group("Binary nets");
-  views.declare(options);
+  views.declare(options, true);
   if (!parse_or_show_help(session, args, options)) return exit_done;
   if (out.empty()) fail(ErrorKind::usage, "--out: missing; expected the file or folder to write");
   session.on_root([&] {

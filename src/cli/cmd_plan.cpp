@@ -162,7 +162,7 @@ int run_plan(Session& session, std::span<const std::string> args, Options& optio
 
 int plan(Session& session, std::span<const std::string> args) {
   Options options(
-      "bitloom plan --data SPEC [--net NAME|FILE] --hosts N --link RATE/LATENCY [options]",
+      "bitloom plan --data SPEC [--net NAME|FILE] [--hosts N] [--link RATE/LATENCY] [options]",
       "Makes a few updates as --hosts hosts would, with sparse messages, in this process; from their bytes and times it\n"
       "says what a whole run needs there: time, bytes, memory, money, and from which link on dense sums are faster.");
   return run_plan(session, args, options, false);

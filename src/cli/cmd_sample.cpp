@@ -77,15 +77,7 @@ class Stream {
  private:
   void flush(bool all) {
     const std::string text = tokenizer_.decode(tokens_);
-    std::size_t end = text.size();
-    // Back over what continues a character, if its beginning asks for more than there is.
-    for (std::size_t back = 1; !all && back <= 4 && back <= text.size(); ++back) {
-      const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-      if ((byte & 0xC0U) == 0x80U) continue;
-      const std::size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-      if (length > back) end = text.size() - back;
-      break;
-    }
+    const std::size_t end = all ? text.size() : whole_characters(text);
     if (end <= written_) return;
     terminal_.write(std::string_view(text).substr(written_, end - written_));
     written_ = end;

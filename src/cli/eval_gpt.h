@@ -7,12 +7,14 @@
 #include "cli/command.h"
 #include "cli/options.h"
 #include "cli/placed_gpt.h"
+#include "data/text/documents.h"
 #include "models/gpt/evaluate.h"
 
 namespace bitloom::cli {
 
 struct GptEvalSettings : GptUse {
   std::string cloze;
+  data::TextInput text;                                       // how a text is divided into documents
   std::size_t advance = models::PerplexityOptions().advance;  // 0: this, or the context if that is less
   std::size_t batch = 8;
   std::size_t words = 0;  // 0: those of the text

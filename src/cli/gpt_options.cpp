@@ -67,11 +67,10 @@ void declare_run(Options& options, GptSettings& settings) {
 
 void GptSettings::declare(Options& options, bool runs) {
   if (runs) {
-    options.everyday(
-        {"net",    "layers",    "heads",      "width",  "context", "dropout",     "activation-bits", "init",
-         "data",   "tokenizer", "validation", "steps",  "batch",   "micro-batch", "learning-rate",   "warmup",
-         "dtype",  "seed",      "out",        "resume", "config",  "device",      "evaluate-every",  "checkpoint-seconds",
-         "tensor", "pipeline",  "exchange",   "through"});
+    options.everyday({"net",           "layers",         "heads",     "width",      "context",  "dropout",  "activation-bits",
+                      "init",          "data",           "tokenizer", "validation", "steps",    "batch",    "micro-batch",
+                      "learning-rate", "warmup",         "dtype",     "seed",       "out",      "resume",   "config",
+                      "device",        "evaluate-every", "optimizer", "tensor",     "pipeline", "exchange", "through"});
   }
   declare_net(options, *this, runs);
   if (!runs) {

@@ -100,18 +100,24 @@ std::size_t view_count(const models::CnnViews& views) {
   return (views.mirror ? std::size_t{2} : std::size_t{1}) * (views.shift != 0 ? 3 : 1);
 }
 
-void ViewOptions::declare(Options& options) {
+void ViewOptions::declare(Options& options, bool binary_alone) {
+  const auto help = [&](const char* text, const char* of_binary, const char* of_both) {
+    return fmt::format("{}{}", text, binary_alone ? of_binary : of_both);
+  };
   options.choice("mirror", mirror, {"on", "off", "model"},
-                 "Test-time augmentation with mirror images; model: as a binary model says, on for a convolutional net");
+                 help("Test-time augmentation with mirror images; model: as ", "the model says",
+                      "a binary model says, on for a convolutional net"));
   options.without_defaults([&] {
     options.count(
         "shift", shift, 0, 1000,
-        "Test-time augmentation with images moved by this number of pixels, of a binary model up, down, left and right, "
-        "of a convolutional net along the diagonal; 0: none; without it: as the model says, or 1");
+        help("Test-time augmentation with images moved by this number of pixels, ",
+             "up, down, left and right; 0: none; without it: as the model says",
+             "of a binary model up, down, left and right, of a convolutional net along the diagonal; 0: none; without "
+             "it: as the model says, or 1"));
     options.number(
         "sure", sure, 0, 1,
-        "Probability of its likeliest class with which an image has no more views; 1: each has all; without it: as a "
-        "binary model says, 1 for a convolutional net",
+        help("Probability of its likeliest class with which an image has no more views; 1: each has all; without it: ",
+             "as the model says. Of C alone", "as a binary model says, 1 for a convolutional net"),
         true);
   });
 }

@@ -38,7 +38,8 @@ struct ViewOptions {
   std::size_t shift = 0;
   double sure = 1;
 
-  void declare(Options& options);
+  // binary_alone: the command takes no convolutional nets.
+  void declare(Options& options, bool binary_alone = false);
   // The views that are asked for, or those of the model.
   layerwise::Views over(layerwise::Views views, const Options& options) const;
 };

@@ -7,6 +7,7 @@
 #include <optional>
 #include <sstream>
 
+#include "cli/caption_options.h"
 #include "cli/device.h"
 #include "cli/image_sheet.h"
 #include "cli/model_source.h"
@@ -95,6 +96,9 @@ class Drawing {
     return true;
   }
 
+  std::string note_on_cut(const std::vector<std::string>& prompts) const {
+    return note_on_cut_captions(*dalle_.tokenizer, prompts, dalle_.net->config().text);
+  }
   std::size_t side() const { return dvae_.description.config.side; }
   std::size_t drawn() const { return drawn_; }
   double per_second() const { return static_cast<double>(drawn_) / std::max(seconds_, 1e-9); }
@@ -292,6 +296,7 @@ int sample_images(Session& session, const std::string& model_or_run, const std::
   }
   if (!settings.folder.empty()) require_empty_folder("--folder", settings.folder, "; expected a new one");
   Drawing drawing(session, model_or_run, settings, values, device, backend);
+  session.terminal.note(drawing.note_on_cut(prompts));
   std::optional<PictureFolder> folder;
   if (!settings.folder.empty()) folder.emplace(settings.folder, drawing.side());
   const bool is_ranked = settings.rerank != "none";

@@ -226,25 +226,31 @@ std::map<std::string, std::string> options_of_run(const fs::path& run) {
   return options;
 }
 
-std::string data_options_of_run(const fs::path& run) {
+std::string options_of_run(const fs::path& run, const std::vector<std::string>& names) {
   if (run.empty()) return "";
   std::istringstream ini(read_text(run / options_file));
   std::string kept;
   std::string line;
   while (std::getline(ini, line)) {
     const std::string name(trim(std::string_view(line).substr(0, line.find('='))));
-    if (contains(data_option_names, name)) kept += line + "\n";
+    if (contains(names, name)) kept += line + "\n";
   }
   return kept;
 }
+
+std::string data_options_of_run(const fs::path& run) { return options_of_run(run, data_option_names); }
 
 data::LoadOptions load_options(const DataOptions& options) {
   data::LoadOptions load;
   load.seed = options.split_seed;
   load.max_train = options.max_train;
   load.max_test = options.max_test;
-  load.height = options.image_size;
-  load.width = options.image_size;
+  load.height = load.width = options.image_size;
+  if (options.folder_shape) {
+    load.height = options.folder_shape->height;
+    load.width = options.folder_shape->width;
+    load.channels = options.folder_shape->channels;
+  }
   load.folder_memory.limit = options.image_memory;
   load.folder_memory.store_limit = options.image_store_limit;
   load.folder_memory.store_folder = options.image_store;

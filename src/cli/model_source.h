@@ -66,7 +66,8 @@ struct DataOptions {
   std::size_t split_seed = 1;
   std::size_t max_train = 0;
   std::size_t max_test = 0;
-  std::size_t image_size = 32;  // size of images in folders
+  std::size_t image_size = 32;                   // size of images in folders
+  std::optional<data::ImageShape> folder_shape;  // of these in its place, as a model has them
   std::uint64_t image_memory = std::uint64_t{1} << 30;
   std::string image_store = "auto";  // folder of decoded images that exceed it; auto: the user's cache; "": they stay in memory
   std::uint64_t image_store_limit = std::uint64_t{8} << 30;
@@ -81,7 +82,9 @@ struct DataOptions {
 // All options of a run, by name, as its options.ini has them. Throws a data error if there is none.
 std::map<std::string, std::string> options_of_run(const std::filesystem::path& run);
 
-// The options in options.ini of the run, if there is any, that DataOptions declares, as an INI text for Options::read_ini.
+// Options of these names in options.ini of the run, if there is any ("": none), as an INI text for Options::read_ini.
+std::string options_of_run(const std::filesystem::path& run, const std::vector<std::string>& names);
+// Those that DataOptions declares.
 std::string data_options_of_run(const std::filesystem::path& run);
 
 // Throws Error(usage) where --image-size has no effect on images of this shape.

@@ -182,6 +182,17 @@ void check_name_length(const std::filesystem::path& path, const std::filesystem:
        path.string(), length, NAME_MAX - added, added);
 }
 
+// Bytes after which the system is to begin to write them to the device. Gigabytes that it keeps until flush() take minutes
+// then, in which nothing shows that the program is alive.
+constexpr std::uint64_t most_unsent = std::uint64_t{64} << 20U;
+
+// Waits for what was sent on before, so that flush() has little left. An error comes again there.
+void send_on([[maybe_unused]] int descriptor) {
+#ifdef SYNC_FILE_RANGE_WRITE
+  ::sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
@@ -219,7 +230,14 @@ void write_parts_atomically(const std::filesystem::path& path, const std::functi
   if (descriptor < 0 && errno == ENAMETOOLONG) check_name_length(path, temporary);
   check(descriptor < 0 ? errno : 0);
   try {
-    produce([&](std::uint64_t place, std::span<const std::byte> part) { check(write_at(descriptor, place, part)); });
+    std::uint64_t unsent = 0;
+    produce([&](std::uint64_t place, std::span<const std::byte> part) {
+      check(write_at(descriptor, place, part));
+      unsent += part.size();
+      if (unsent < most_unsent) return;
+      unsent = 0;
+      send_on(descriptor);
+    });
     check(flush(descriptor));
     check(::rename(temporary.c_str(), path.c_str()) != 0 ? errno : 0);
     // Not before: the lock on the file ends here. All of it is on the device, so that closing has nothing left to fail at.

@@ -93,6 +93,19 @@ std::size_t json_depth(std::string_view text) {
   return deepest;
 }
 
+std::size_t whole_characters(std::string_view text) {
+  constexpr std::string_view replacement = "\xef\xbf\xbd";
+  while (text.ends_with(replacement)) text.remove_suffix(replacement.size());
+  // Back over bytes that continue a character, if its first one asks for more than there are.
+  for (std::size_t back = 1; back <= std::min<std::size_t>(text.size(), 4); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0U) == 0x80U) continue;
+    const std::size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const std::size_t length = character_length(text);

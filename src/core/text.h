@@ -29,6 +29,10 @@ std::size_t json_depth(std::string_view text);
 // More than any file has that means something to this program: deeper ones could exhaust the stack.
 inline constexpr std::size_t deepest_json = 100;
 
+// Number of bytes before a character at the end that is not whole yet, or that stands for such bytes (U+FFFD): what may be
+// shown of a text that goes on.
+std::size_t whole_characters(std::string_view text);
+
 // Whether the bytes are well-formed UTF-8 (RFC 3629), as JSON has to be.
 bool is_utf8(std::string_view text);
 

@@ -37,7 +37,11 @@ int exif_orientation(std::span<const std::byte> segment) {
       std::memcmp(segment.data(), exif_signature.data(), exif_signature.size()) != 0) {
     return 1;
   }
-  const TiffNumbers tiff(segment.subspan(exif_signature.size()));
+  return tiff_orientation(segment.subspan(exif_signature.size()));
+}
+
+int tiff_orientation(std::span<const std::byte> file) {
+  const TiffNumbers tiff(file);
   const std::uint32_t order = tiff.at(0, 2);
   if ((order != little_endian && order != big_endian) || tiff.at(2, 2) != tiff_version) return 1;
   const std::size_t directory = tiff.at(4, 4);

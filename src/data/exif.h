@@ -14,6 +14,8 @@ inline constexpr std::string_view exif_signature{"Exif\0\0", 6};
 // Tag 0x0112, "Orientation": 1 to 8; 1, upright, where there is none or the data are damaged. `segment`: of a JPEG file, its
 // segment APP1, which begins with exif_signature.
 int exif_orientation(std::span<const std::byte> segment);
+// The same of what follows that signature, which a PNG file has in its chunk eXIf (PNG 1.5 extensions).
+int tiff_orientation(std::span<const std::byte> file);
 
 // Whether pictures of that orientation are stored on their side.
 constexpr bool is_on_its_side(int orientation) { return orientation >= 5; }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,17 @@ void allocate(Interleaved& picture, std::size_t height, std::size_t width, const
   picture.rgb.resize(height * width * 3);
 }
 
+ImageShape shape_to_be_seen(std::size_t height, std::size_t width, int orientation) {
+  if (is_on_its_side(orientation)) std::swap(height, width);
+  return {height, width, 3};
+}
+
+void turn_upright(Interleaved& picture, int orientation) {
+  if (orientation == 1) return;
+  picture.rgb = upright(picture.rgb, picture.height, picture.width, 3, orientation);
+  if (is_on_its_side(orientation)) std::swap(picture.height, picture.width);
+}
+
 // An opened PNG file, whose head was read.
 struct PngReader {
   PngReader(Bytes file, const std::string& path) {
@@ -65,27 +77,48 @@ struct PngReader {
   png_image png{};
 };
 
-// Throws for a file that was cut off, in the middle of a chunk or before those of the picture. Some lack the last one alone.
-void check_png_end(Bytes file, const std::string& path) {
+// Calls visit(kind, data) for the chunks of a PNG file that are whole, until one returns false. Gives where it stopped.
+template <typename Visit>
+std::size_t for_each_chunk(Bytes file, Visit&& visit) {
   constexpr std::size_t signature = 8, around = 12;  // bytes; of a chunk without its data
-  bool has_picture = false;
-  for (std::size_t at = signature; at + around <= file.size();) {
+  std::size_t at = signature;
+  while (at + around <= file.size()) {
     std::size_t length = 0;
     for (std::size_t i = 0; i < 4; ++i) length = length << 8U | std::to_integer<std::size_t>(file[at + i]);
     if (length > file.size() - at - around) break;
-    if (std::memcmp(file.data() + at + 4, "IEND", 4) == 0) return;
-    has_picture |= std::memcmp(file.data() + at + 4, "IDAT", 4) == 0;
+    const std::string_view kind(reinterpret_cast<const char*>(file.data()) + at + 4, 4);
+    if (!visit(kind, file.subspan(at + 8, length))) break;
     at += around + length;
-    if (has_picture && at == file.size()) return;
   }
-  fail(ErrorKind::data, "{}: broken PNG: it is cut off", path);
+  return at;
+}
+
+// Throws for a file that was cut off, in the middle of a chunk or before those of the picture. Some lack the last one alone.
+void check_png_end(Bytes file, const std::string& path) {
+  bool has_picture = false, has_end = false;
+  const std::size_t stopped = for_each_chunk(file, [&](std::string_view kind, Bytes) {
+    has_picture |= kind == "IDAT";
+    has_end = kind == "IEND";
+    return !has_end;
+  });
+  if (!has_end && (!has_picture || stopped != file.size())) fail(ErrorKind::data, "{}: broken PNG: it is cut off", path);
+}
+
+int png_orientation(Bytes file) {
+  int orientation = 1;
+  for_each_chunk(file, [&](std::string_view kind, Bytes data) {
+    if (kind != "eXIf") return kind != "IEND";
+    orientation = tiff_orientation(data);
+    return false;
+  });
+  return orientation;
 }
 
 ImageShape png_shape(Bytes file, const std::string& path) {
   const PngReader reader(file, path);
   check_png_end(file, path);
   check_size(reader.png.height, reader.png.width, path);
-  return {reader.png.height, reader.png.width, 3};
+  return shape_to_be_seen(reader.png.height, reader.png.width, png_orientation(file));
 }
 
 Interleaved decode_png(Bytes file, const std::string& path) {
@@ -97,6 +130,7 @@ Interleaved decode_png(Bytes file, const std::string& path) {
   const png_color black{0, 0, 0};
   if (png_image_finish_read(&png, &black, picture.rgb.data(), 0, nullptr) == 0)
     fail(ErrorKind::data, "{}: broken PNG: {}", path, png.message);
+  turn_upright(picture, png_orientation(file));
   return picture;
 }
 
@@ -198,8 +232,7 @@ ImageShape jpeg_shape(Bytes file, const std::string& path) {
   if (!decoder.start(file)) decoder.refuse(path);
   check_jpeg_end(file, path);
   check_size(decoder.height(), decoder.width(), path);
-  if (is_on_its_side(decoder.orientation())) return {decoder.width(), decoder.height(), 3};
-  return {decoder.height(), decoder.width(), 3};
+  return shape_to_be_seen(decoder.height(), decoder.width(), decoder.orientation());
 }
 
 Interleaved decode_jpeg(Bytes file, const std::string& path) {
@@ -208,10 +241,7 @@ Interleaved decode_jpeg(Bytes file, const std::string& path) {
   Interleaved picture;
   allocate(picture, decoder.height(), decoder.width(), path);
   if (!decoder.decode(picture.rgb.data())) decoder.refuse(path);
-  if (const int orientation = decoder.orientation(); orientation != 1) {
-    picture.rgb = upright(picture.rgb, picture.height, picture.width, 3, orientation);
-    if (is_on_its_side(orientation)) std::swap(picture.height, picture.width);
-  }
+  turn_upright(picture, decoder.orientation());
   return picture;
 }
 
@@ -242,8 +272,9 @@ std::uint8_t grey(const std::uint8_t* rgb) {
 
 Image read_image(const fs::path& path, std::size_t channels) {
   if (channels != 1 && channels != 3) fail(ErrorKind::usage, "channels: {}, expected 1 (grey) or 3 (colour)", channels);
-  const FileMapping file(path);
-  const Interleaved picture = format_of(file.bytes(), path.string()).decode(file.bytes(), path.string());
+  // Not mapped: a file that somebody makes shorter meanwhile would end the process.
+  const std::vector<std::byte> file = read_bytes(path);
+  const Interleaved picture = format_of(file, path.string()).decode(file, path.string());
   Image image{{picture.height, picture.width, channels}, std::vector<std::uint8_t>(picture.height * picture.width * channels)};
   const std::size_t plane = picture.height * picture.width;
   for (std::size_t i = 0; i < plane; ++i) {

@@ -110,6 +110,39 @@ TEST_CASE("token files and folders of them measure as their text does", "[gpt]")
   CHECK(has(other.err, "the tokens of another tokenizer"));
 }
 
+TEST_CASE("eval divides a text into documents as the run did, or as it is told", "[gpt]") {
+  Models models;
+  write_file(models.folder / "lines.txt", "the king\n==\nand love\n");
+  write_file(models.folder / "lines.jsonl", "{\"body\": \"the king\\n\"}\n{\"body\": \"and love\\n\"}\n");
+  const auto measure = [&](const std::string& model, const Args& args) {
+    return models.json_of(with({"eval", model, "--data"}, args))["text"];
+  };
+  // Bytes, and an end of text for each document.
+  CHECK(measure("model.safetensors", {"lines.txt"})["tokens"] == 22);
+  const Json told = measure("model.safetensors", {"lines.txt", "--documents", "=="});
+  CHECK(told["tokens"] == 20);
+  CHECK(measure("model.safetensors", {"lines.jsonl", "--field", "body"})["perplexity"] == told["perplexity"]);
+
+  std::filesystem::create_directory(models.folder / "run");
+  std::filesystem::copy(models.folder / "model.safetensors", models.folder / "run/model.safetensors");
+  write_file(models.folder / "run/options.ini", "data = elsewhere.txt\ndocuments = ==\nfield = body\nsteps = 4\n");
+  CHECK(measure("run", {"lines.txt"})["perplexity"] == told["perplexity"]);
+  CHECK(measure("run", {"lines.jsonl"})["perplexity"] == told["perplexity"]);
+  CHECK(measure("run", {"lines.txt", "--documents", "file"})["tokens"] == 22);
+
+  const auto complaint = [&](const Args& args) {
+    const Outcome done = models.run(with({"eval", "run"}, args));
+    CHECK(done.code == 2);
+    return done.err;
+  };
+  CHECK(has(complaint({"--data", "lines.jsonl", "--documents", "=="}),
+            "--documents: == has no effect on lines.jsonl, which is JSONL"));
+  CHECK(has(complaint({"--data", "lines.txt", "--field", "body"}),
+            "--field: body has no effect on lines.txt, which is plain text"));
+  CHECK(has(complaint({"--data", "run", "--field", "body"}), "--field: body has no effect on run, which is of tokens"));
+  CHECK(has(complaint({"--cloze", "lines.txt", "--field", "body"}), "--field: body has no effect without --data"));
+}
+
 TEST_CASE("eval tells the last word of passages", "[gpt]") {
   Models models;
   write_file(models.folder / "lines.txt", "the king of\n\nand love never\n");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -146,4 +147,57 @@ TEST_CASE("a synthetic data set replaces files of its own names, and mixes with 
   CHECK(has(info_of("batches", "--format cifar10 --train 50 --test 20"), "\ntrain: 50 images"));
   CHECK(has(info_of("batches", "--format cifar10 --train 30 --test 20 --force"), "\ntrain: 30 images"));
   is_refused("batches", "--format pictures --train 60 --test 40 --force", "test_batch.bin");
+}
+
+// They had the size that images of folders are trained in, and three colours.
+TEST_CASE("pictures of a folder get the shape that a model of grey, oblong images has", "[eval]") {
+  const TempDir folder;
+  constexpr std::size_t height = 16, width = 24, images = 40;
+  const auto number = [](std::size_t value) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> static_cast<unsigned>(shift) & 0xffU);
+    return bytes;
+  };
+  // Dark above, or dark below.
+  std::string pixels, labels;
+  for (std::size_t i = 0; i < images; ++i) {
+    labels += static_cast<char>(i % 2);
+    for (std::size_t p = 0; p < height * width; ++p) {
+      pixels += static_cast<char>((p / width < height / 2) == (i % 2 == 0) ? 30 + i : 200 - i);
+    }
+  }
+  fs::create_directories(folder / "digits");
+  for (const std::string part : {"train", "t10k"}) {
+    write_file(folder / "digits" / (part + "-images-idx3-ubyte"),
+               number(0x803) + number(images) + number(height) + number(width) + pixels);
+    write_file(folder / "digits" / (part + "-labels-idx1-ubyte"), number(0x801) + number(images) + labels);
+  }
+  for (std::size_t i = 0; i < images; ++i) {
+    const fs::path place = folder / "pictures/test" / std::to_string(i % 2);
+    fs::create_directories(place);
+    const auto* image = reinterpret_cast<const std::uint8_t*>(pixels.data()) + i * height * width;
+    data::write_png({image, height * width}, {height, width, 1}, place / (std::to_string(i) + ".png"));
+  }
+  write_file(folder / "net.json", large_net);
+  const Outcome trained = run_program(folder.path(), {"train", "binary", "--net", "net.json", "--data", "digits",
+                                                      "--validation", "0", "--batch", "8", "--out", "run"});
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
+  const auto accuracy = [&](const Args& data) {
+    const Outcome done = run_program(folder.path(), with({"eval", "run", "--json"}, data));
+    INFO(done.err);
+    REQUIRE(done.code == 0);
+    return nlohmann::json::parse(done.out);
+  };
+  const nlohmann::json expected = accuracy({});
+  const nlohmann::json found = accuracy({"--data", "pictures"});
+  CHECK(found["images"] == images);
+  CHECK(found["loss"] == expected["loss"]);
+  // A model that has left its run, too.
+  fs::copy(folder / "run/model.safetensors", folder / "net.safetensors");
+  const Outcome alone = run_program(folder.path(), {"eval", "net.safetensors", "--data", "pictures", "--json"});
+  CHECK(nlohmann::json::parse(alone.out)["loss"] == expected["loss"]);
+  const Outcome other = run_program(folder.path(), {"eval", "run", "--data", "pictures", "--image-size", "20"});
+  CHECK(other.code == 3);
+  CHECK(has(other.err, "20x20x1"));
 }

@@ -166,7 +166,8 @@ TEST_CASE("stopped trainings of text to image go on to the same bits, and severa
       CHECK(background.wait().code == 4);
     }
     hold.release();
-    place.run({"train", is_clip ? "clip" : "dalle", "--resume", "--out", part});
+    // The run's micro-batch is kept, however much memory there is.
+    place.run({"train", is_clip ? "clip" : "dalle", "--resume", "--out", part, "--micro-batch", "auto"});
     CHECK(read_file(place / (part + "/model.safetensors")) == read_file(place / (whole + "/model.safetensors")));
     // More steps than before, and with them a longer warm-up, which is over.
     place.run({"train", is_clip ? "clip" : "dalle", "--resume", "--steps", "48", "--out", part});
@@ -317,6 +318,11 @@ TEST_CASE("what text to image refuses", "[dalle]") {
   write_atomically(place / "latin1.txt", std::string_view("caf\xe9"));
   place.refuses({"sample", "run", "--prompt-file", "latin1.txt", "--out", "a.png"}, 3,
                 "--prompt-file: latin1.txt is not UTF-8");
+  std::string long_caption = "a small blue ring";
+  for (int i = 0; i < 200; ++i) long_caption += " and more";
+  const Outcome cut = run_program(place.folder.path(), {"sample", "run", "--prompt", long_caption, "--out", "cut.png"});
+  CHECK(cut.code == 0);
+  CHECK(has(cut.err, "1 of 1 caption has more than "));
   // Characters that no caption had are bytes.
   CHECK(run_program(place.folder.path(), {"sample", "run", "--prompt", "\xF0\x9F\xA6\x84?", "--out", "odd.png"}).code == 0);
   // JSON has no such escape as \x7f, by which DEL is shown in lines.

@@ -178,6 +178,36 @@ TEST_CASE("photographs are turned upright as their camera says") {
   }
 }
 
+TEST_CASE("PNG files are turned upright by their chunk eXIf") {
+  const TempDir folder;
+  const Image stored = slopes(16, 32, 3);
+  write_png(stored.pixels, stored.shape, folder / "a.png");
+  const std::string bytes = read_file(folder / "a.png");
+  const auto chunk = [](const std::string& kind, const std::string& data) {
+    const std::string checked = kind + data;
+    const auto number = [](std::uint32_t value) {
+      std::string text;
+      for (int shift = 24; shift >= 0; shift -= 8) text += static_cast<char>(value >> static_cast<unsigned>(shift) & 0xffU);
+      return text;
+    };
+    std::uint32_t sum = ~0U;  // CRC-32
+    for (const char byte : checked) {
+      sum ^= static_cast<unsigned char>(byte);
+      for (int bit = 0; bit < 8; ++bit) sum = sum >> 1U ^ ((sum & 1U) != 0 ? 0xedb88320U : 0U);
+    }
+    return number(static_cast<std::uint32_t>(data.size())) + checked + number(~sum);
+  };
+  constexpr std::size_t head = 33;  // signature and IHDR
+  const std::string turned =
+      bytes.substr(0, head) + chunk("eXIf", exif_of(6, true).substr(exif_signature.size())) + bytes.substr(head);
+  write_file(folder / "turned.png", turned);
+  const Image image = read_image(folder / "turned.png");
+  REQUIRE(image.shape == ImageShape{32, 16, 3});
+  CHECK(image_shape(std::as_bytes(std::span(turned)), "turned.png") == image.shape);
+  // The first stored row is seen at the right.
+  for (std::size_t x = 0; x < 32; ++x) CHECK(image.pixels[x * 16 + 15] == stored.pixels[x]);
+}
+
 TEST_CASE("what says how a picture is turned may be damaged") {
   const auto orientation_of = [](const std::string& segment) { return exif_orientation(std::as_bytes(std::span(segment))); };
   for (const bool is_big : {false, true}) {

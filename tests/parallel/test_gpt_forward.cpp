@@ -110,7 +110,8 @@ TEST_CASE("a GPT in a grid measures and draws as one process does", "[gpt_forwar
     CHECK(test::compare(token_logits(placed.forward, prompt), logits, 1e-5) == "");
     for (const bool cache : {true, false}) {
       options.cache = cache;
-      CHECK(sample(placed.forward, prompt, options) == drawn);
+      // Some data ranks have a group less.
+      for (options.at_once = 0; options.at_once < 3; ++options.at_once) CHECK(sample(placed.forward, prompt, options) == drawn);
     }
   }
 }

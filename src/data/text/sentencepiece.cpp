@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/field.h"
 #include "core/text.h"
 #include "data/text/sentencepiece_model.h"
 #include "data/text/tokenizer_kinds.h"
@@ -23,6 +24,7 @@ using PieceKind = SentencepieceModel::PieceKind;
 
 constexpr std::string_view space_symbol = "\xE2\x96\x81";  // U+2581, which stands for a space in pieces
 constexpr std::size_t byte_pieces = 256;
+constexpr std::size_t most_bytes_at_once = std::size_t{64} << 20U;  // the library's memory grows faster than the text
 
 class SentencepieceTokenizer final : public Tokenizer {
  public:
@@ -44,6 +46,13 @@ class SentencepieceTokenizer final : public Tokenizer {
   void encode(std::string_view text, std::vector<std::int32_t>& tokens, const MergeDropout& dropout) const override {
     if (!is_utf8(text)) fail(ErrorKind::data, "a text is not UTF-8, which the tokenizer, a sentencepiece model, expects");
     DropoutDraws draws = dropout_draws(dropout, text);
+    if (!by_line_ && text.size() > most_bytes_at_once) {
+      fail(
+          ErrorKind::data,
+          "a document of {} MiB; a sentencepiece model that changes white space takes one as a whole: expected at most {} MiB, "
+          "with {} or in more files",
+          text.size() >> 20U, most_bytes_at_once >> 20U, marked_field("documents"));
+    }
     if (dropout.rate > 0 && merges_.size() == 0) require_no_dropout(dropout, "sentencepiece, here without byte pairs");
     MergeTable::Scratch scratch;
     // The library's memory and time grow faster than the text, so it gets a line at a time where that changes nothing.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace bitloom::data {
 namespace {
@@ -74,7 +75,10 @@ SentencepieceModel::Piece read_piece(std::string_view bytes, std::string_view na
   SentencepieceModel::Piece piece;
   Message message(bytes, name);
   for (Field field; message.next(field);) {
-    if (field.number == 1) piece.text = field.bytes;
+    if (field.number == 1) {
+      if (!is_utf8(field.bytes)) message.damaged();
+      piece.text = field.bytes;
+    }
     if (field.number == 2) std::memcpy(&piece.score, &field.value, sizeof piece.score);
     if (field.number == 3) {
       if (field.value < 1 || field.value > 6) message.damaged();

@@ -71,6 +71,29 @@ TEST_CASE("long lines and odd characters train as well", "[sentencepiece]") {
   CHECK(tokenizer->size() == 330);
 }
 
+TEST_CASE("a document that is too long for a model which takes it as a whole is refused", "[sentencepiece]") {
+  const auto exact = small_sentencepiece(300);
+  const std::string text(65U << 20U, 'a');
+  std::string bytes = exact->serialize();
+  const std::string no_prefix("\x18\x00", 2);  // of what is said of normalising text: add_dummy_prefix
+  const std::size_t place = bytes.find(no_prefix, bytes.rfind("identity"));
+  REQUIRE(place != std::string::npos);
+  bytes[place + 1] = '\1';
+  const TempDir folder;
+  write_file(folder / "m.model", bytes.substr(bytes.find('\n') + 1));
+  const auto tokenizer = load_tokenizer((folder / "m.model").string());
+  CHECK(tokenizer->decode(encode(*tokenizer, "the king")) == "the king");
+  CHECK(has(
+      message_of(ErrorKind::data, [&] { encode(*tokenizer, text); }),
+      "a document of 65 MiB; a sentencepiece model that changes white space takes one as a whole: expected at most 64 MiB"));
+}
+
+TEST_CASE("models whose pieces are no UTF-8 are damaged", "[sentencepiece]") {
+  std::string bytes = model_bytes(*small_sentencepiece(300));
+  bytes.at(bytes.find("<0x0A>")) = '\xFF';
+  CHECK(has(message_of(ErrorKind::data, [&] { read_sentencepiece_model(bytes, "m"); }), "'m' is no good sentencepiece model"));
+}
+
 TEST_CASE("damaged models never crash", "[sentencepiece]") {
   const std::string bytes = model_bytes(*small_sentencepiece(300));
   const TempDir folder;
