@@ -59,16 +59,15 @@ class TrainedClip final : public TrainedModel {
         data_(data),
         tokenizer_(settings.captions.make(session, data.train)),
         net_(std::make_shared<nn::Sequence>()),
-        towers_(
-            net_->emplace<models::ClipTowers>(session.comm.together([&] { return settings.make_config(tokenizer_->size()); }))),
-        micro_batch_before_(micro_batch_before()) {}
+        towers_(net_->emplace<models::ClipTowers>(
+            session.comm.together([&] { return settings.make_config(tokenizer_->size()); }))) {}
 
   train::TrainOptions train_options() const override { return settings_.make_options(); }
   std::uint64_t steps() const override { return settings_.steps; }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t /*memory*/) override {
-    const bool fits = micro_batch_before_ != 0 && share % micro_batch_before_ == 0;
-    return settings_.micro_batch_of(share).value_or(fits ? micro_batch_before_ : share);
+    const std::size_t kept = kept_micro_batch(share);
+    return settings_.micro_batch_of(share).value_or(kept != 0 ? kept : share);
   }
 
   std::string memory_text(std::size_t pairs) override {
@@ -133,7 +132,6 @@ class TrainedClip final : public TrainedModel {
   std::unique_ptr<data::Tokenizer> tokenizer_;
   std::shared_ptr<nn::Sequence> net_;
   models::ClipTowers& towers_;
-  std::size_t micro_batch_before_;  // a run that goes on keeps it
   std::unique_ptr<data::PairBatches> batches_;
   models::Retrieval found_;
 };
@@ -167,6 +165,7 @@ void TrainedClip::announce(double peak) {
                  config().text_vocabulary, tokenizer_->kind(), config().embedding());
   terminal.print("data '{}': {} training, {} validation pairs", settings_.data.spec, data_.train.size(),
                  data_.validation.size());
+  terminal.note(note_on_cut_captions(*tokenizer_, data_.train, config().text - 1));  // after the token that begins texts
   const int processes = session().comm.size();
   terminal.print(
       "{} steps of {} pairs, {} of them to be told apart{}, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",

@@ -90,7 +90,6 @@ class TrainedCnn final : public TrainedModel {
         model_(plan::describe_cnn(net_.config, values())),
         worker_(settings.local.is_job() ? settings.local.make_worker(session.comm) : mpi::Comm()),
         grid_(settings.layout.make_grid(settings.local.is_job() ? worker_ : session.comm)),
-        micro_batch_before_(micro_batch_before()),
         steps_per_epoch_(data.train.size() / settings.batch),
         steps_(settings.steps != 0 ? settings.steps : steps_of(settings.training.epochs)) {
     if (settings.local.is_job()) settings.resume = worker_.flag_any(worker_.is_root() && settings.resume);
@@ -101,7 +100,7 @@ class TrainedCnn final : public TrainedModel {
   train::Layout layout() override { return settings_.layout.make_layout(grid_, *net_.layers); }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
-    std::size_t images = settings_.micro_batch_of(share).value_or(micro_batch_before_);
+    std::size_t images = settings_.micro_batch_of(share).value_or(micro_batch_before());
     if (images != 0 && share % images != 0) {
       fail(ErrorKind::usage,
            "the run in {} has micro-batches of {} images, whose statistics batch norm takes; a process's share of the batch "
@@ -249,7 +248,6 @@ class TrainedCnn final : public TrainedModel {
   plan::FloatModel model_;
   mpi::Comm worker_;  // of a job in local steps
   mpi::Grid grid_;
-  std::size_t micro_batch_before_;
   std::uint64_t steps_per_epoch_, steps_;
   std::unique_ptr<models::ImageBatches> batches_;
   bool is_trained_ = false;                  // by an earlier process

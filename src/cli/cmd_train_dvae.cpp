@@ -62,6 +62,8 @@ class TrainedDvae final : public TrainedModel {
   std::uint64_t steps() const override { return settings_.steps; }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
+    const std::size_t kept = kept_micro_batch(share);
+    if (kept != 0 && memory_of(kept) <= memory) return kept;
     return largest_micro_batch(settings_, share, memory, "image", "a smaller net takes less",
                                [this](std::size_t images) { return memory_of(images); });
   }

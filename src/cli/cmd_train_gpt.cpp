@@ -155,7 +155,7 @@ class TrainedGpt final : public TrainedModel {
   train::Layout layout() override { return layout_of(settings_, grid_, net_.layers()); }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
-    return cli::choose_micro_batch(settings_, model_, grid_, net_.layers(), share, memory);
+    return cli::choose_micro_batch(settings_, model_, grid_, net_.layers(), share, memory, kept_micro_batch(share));
   }
 
   std::string memory_text(std::size_t sequences) override {
@@ -290,7 +290,7 @@ void TrainedGpt::announce(double peak) {
                  data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
                  engine().backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
+  if (grid_.shape().data > 1) settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
   if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }

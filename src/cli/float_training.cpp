@@ -1,6 +1,7 @@
 #include "cli/float_training.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -11,7 +12,9 @@
 #include "cli/signals.h"
 #include "cli/start_up.h"
 #include "core/error.h"
+#include "core/field.h"
 #include "core/version.h"
+#include "launch/supervisor.h"
 
 namespace bitloom::cli {
 
@@ -56,30 +59,52 @@ std::string TrainedModel::run_folder() const { return settings_.out; }
 
 void TrainedModel::sum_up(const std::function<void()>& summary) { session_.on_root(summary); }
 
-std::size_t TrainedModel::micro_batch_before() const {
+std::size_t TrainedModel::read_micro_batch_before() const {
   std::uint64_t before = 0;
   session_.on_root([&] { before = settings_.resume ? micro_batch_of_run(settings_.out, settings_.batch) : 0; });
   session_.comm.broadcast(std::span<std::uint64_t>(&before, 1));
   return before;
 }
 
+std::size_t TrainedModel::kept_micro_batch(std::size_t share) const {
+  const bool divides = micro_batch_before_ != 0 && share % micro_batch_before_ == 0;
+  return settings_.micro_batch == "auto" && divides ? micro_batch_before_ : 0;
+}
+
+namespace {
+
+bool has_lone_shards(const train::Layout& layout) {
+  return layout.shard != train::ShardLevel::none && layout.grid->shape().data == 1;
+}
+
+// "`shard`: optimizer has no effect ..."
+std::string lone_shards_text(const train::Layout& layout) {
+  return fmt::format("{}: {} has no effect where no two processes share the data; expected none, or more processes",
+                     marked_field("shard"), train::shard_level_names()[static_cast<std::size_t>(layout.shard)]);
+}
+
+}  // namespace
+
 FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   const FloatSettings& settings = model.settings_;
   nn::Engine& engine = model.engine_;
   limit_memory(engine, settings);
   const std::uint64_t memory = memory_for(settings, model.threads_, engine.device());
+  model.micro_batch_before_ = model.read_micro_batch_before();
   train::Session::Options all;
   all.train = model.train_options();
   all.batch = settings.batch;
-  all.choose_micro_batch = [&model, memory](std::size_t share) { return model.choose_micro_batch(share, memory); };
+  const train::Layout layout = model.layout();
+  all.choose_micro_batch = [this, layout, memory](std::size_t share) { return choose_micro_batch(layout, share, memory); };
   all.memory_hint = [&model](std::size_t examples) {
     return fmt::format("{} {} at once were predicted to take {}; expected {}", examples, model.traits_.examples,
                        model.memory_text(examples), model.traits_.savers);
   };
   all.make_task = [&model](std::size_t examples) { return model.make_task(examples); };
-  all.layout = model.layout();
+  all.layout = layout;
   training_ = std::make_unique<train::Session>(engine, std::move(all));
   model.training_ = training_.get();
+  note_other_micro_batch();
   const bool begins = model.has_initial_values() && !training_->goes_on(model.run_folder(), settings.resume);
   mpi::Comm& comm = training_->trainer().comm();
   std::unique_ptr<TensorSource> values;
@@ -88,6 +113,38 @@ FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
     if (begins && comm.is_root()) values = model.initial_values();
   });
   if (begins) training_->trainer().load_model(values.get());
+}
+
+// A launched run may have one process for a while, and others later. Options that are wrong for any number are told first.
+std::size_t FloatTraining::choose_micro_batch(const train::Layout& layout, std::size_t share, std::uint64_t memory) {
+  const std::size_t chosen = model_.choose_micro_batch(share, memory);
+  const bool may_have_others = model_.settings_.resume || std::getenv(launch::supervised_variable) != nullptr;
+  if (has_lone_shards(layout) && !may_have_others) fail(ErrorKind::usage, "{}", lone_shards_text(layout));
+  return chosen;
+}
+
+void FloatTraining::note_other_micro_batch() const {
+  const FloatSettings& settings = model_.settings_;
+  const std::size_t before = model_.micro_batch_before_;
+  if (settings.micro_batch != "auto" || before == 0 || training_->micro_batch() == before) return;
+  const std::size_t share = settings.batch / static_cast<std::size_t>(training_->layout().grid->shape().data);
+  model_.session_.terminal.note(fmt::format(
+      "--micro-batch: auto; the run in {} had {} {} at once, {}: it goes on with {}, to a result like it, not to the same bits",
+      settings.out, before, model_.traits_.examples,
+      share % before == 0 ? "which do not fit here"
+                          : fmt::format("which do not divide a process's share of the batch, {}", share),
+      training_->micro_batch()));
+}
+
+void FloatTraining::note_lone_process() const {
+  const train::Layout& layout = training_->layout();
+  Terminal& terminal = model_.session_.terminal;
+  if (has_lone_shards(layout)) terminal.note(lone_shards_text(layout));
+  if (layout.compress_rank == 0 || layout.grid->shape().data > 1) return;
+  terminal.note(
+      fmt::format("{}: {} saves no bytes where no two processes share the data; gradients lose what factors of this rank lack "
+                  "all the same",
+                  marked_field("compress_rank"), layout.compress_rank));
 }
 
 train::RunOptions FloatTraining::run_options() {
@@ -126,6 +183,7 @@ void FloatTraining::with_hooks(train::RunOptions& options,
 void FloatTraining::run() {
   train::RunOptions options = run_options();
   model_.announce(options.peak_operations);
+  note_lone_process();
   with_hooks(options, [&](const train::RunHooks& hooks, ProgressSink& progress) {
     const train::RunResult result = training_->run(options, hooks, progress);
     model_.sum_up([&] { summarise(result); });

@@ -88,8 +88,11 @@ class TrainedModel {
   Session& session() const { return session_; }
   nn::Engine& engine() { return engine_; }
   DType values() const { return values_; }
-  // Examples at once of the run that goes on, 0 if none does.
-  std::size_t micro_batch_before() const;
+  // Examples at once of the run that goes on, 0 if none does; once a FloatTraining is made.
+  std::size_t micro_batch_before() const { return micro_batch_before_; }
+  // The same with --micro-batch auto, where they divide a process's share of the batch: with as many at once a run goes on to
+  // the same bits, however much memory is free by then. 0 elsewhere.
+  std::size_t kept_micro_batch(std::size_t share) const;
   // While FloatTraining trains it.
   train::Session& training() { return *training_; }
   std::size_t micro_batch() const { return training_->micro_batch(); }
@@ -99,6 +102,9 @@ class TrainedModel {
  private:
   friend class FloatTraining;
 
+  // Collective.
+  std::size_t read_micro_batch_before() const;
+
   const Traits& traits_;
   Session& session_;
   const FloatSettings& settings_;
@@ -107,12 +113,14 @@ class TrainedModel {
   nn::Engine engine_;
   DType values_;
   std::optional<mpi::Grid> grid_;  // of layout()
+  std::size_t micro_batch_before_ = 0;
   train::Session* training_ = nullptr;
 };
 
 class FloatTraining {
  public:
-  // Collective: divides the batch, makes the task and gives the net its values. The model outlives this.
+  // Collective: divides the batch, makes the task and gives the net its values. The model outlives this. Throws Error(usage)
+  // for shards in a new run that has one data-parallel process.
   explicit FloatTraining(TrainedModel& model);
 
   // Collective: announces the run, which it makes, and sums it up.
@@ -121,6 +129,11 @@ class FloatTraining {
   void run_after();
 
  private:
+  std::size_t choose_micro_batch(const train::Layout& layout, std::size_t share, std::uint64_t memory);
+  // Say what a run may not expect: other bits than those of the run that it goes on with, and effects of processes that are not
+  // there.
+  void note_other_micro_batch() const;
+  void note_lone_process() const;
   train::RunOptions run_options();
   // Calls f with the hooks of the run, between all that every process of it does before and after.
   void with_hooks(train::RunOptions& options, const std::function<void(const train::RunHooks&, ProgressSink&)>& f);

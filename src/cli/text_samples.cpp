@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "cli/step_samples.h"
-#include "core/clock.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "models/gpt/sampler.h"
+#include "run/folder.h"
 
 namespace bitloom::cli {
 
@@ -40,25 +42,25 @@ std::uint64_t TextSamples::steps_between(std::uint64_t steps, std::size_t step_t
 }
 
 nlohmann::json TextSamples::draw(train::Session& training, const std::function<void()>& alive) const {
-  mpi::Comm& comm = training.trainer().comm();
   nlohmann::json line;
-  training.trainer().averaged([&] {
-    comm.together([&] {
-      if (!comm.is_root()) return;
-      models::SampleOptions draw;
-      draw.tokens = options_.tokens;
-      draw.temperature = 0.8;
-      draw.end = tokenizer_.end_of_text();
-      // The others wait for the end, for so long at most.
-      const Clock::time_point start = Clock::now();
-      constexpr double longest = 60;
-      const auto drawn = models::sample(models::GptForward(engine_, net_), prompt_, draw, [&](std::size_t, std::int32_t) {
-        alive();
-        return comm.size() == 1 || seconds_since(start) < longest;
-      });
-      line["text"] = printable(options_.prompt + tokenizer_.decode(drawn.front()));
+  const auto draw_text = [&](const std::function<void()>& sign) {
+    models::SampleOptions options;
+    options.tokens = options_.tokens;
+    options.temperature = 0.8;
+    options.end = tokenizer_.end_of_text();
+    const auto drawn = models::sample(models::GptForward(engine_, net_), prompt_, options, [&](std::size_t, std::int32_t) {
+      sign();
+      return true;
     });
-  });
+    // Together: some tokenizers drop a space at the beginning.
+    std::vector<std::int32_t> all = prompt_;
+    all.insert(all.end(), drawn.front().begin(), drawn.front().end());
+    const std::string text = tokenizer_.decode(all);
+    const std::size_t before = tokenizer_.decode(prompt_).size();
+    line["text"] = printable(options_.prompt + text.substr(std::min(before, text.size())));
+  };
+  // The others wait for the end, however long many tokens of a large net take.
+  training.trainer().averaged([&] { run::on_root_for_long(training.trainer().comm(), draw_text, alive); });
   return line;
 }
 

@@ -33,12 +33,14 @@ plan::FloatOptions planned_in_grid(const Settings& settings, const nn::Sequence&
   return options;
 }
 
-// Examples at once of a process's share of the batch, for which there are `memory` bytes. Throws Error(usage).
+// Examples at once of a process's share of the batch, for which there are `memory` bytes: `kept`, if it is not 0 and that is
+// possible. Throws Error(usage).
 template <typename Settings>
 std::size_t choose_micro_batch(const Settings& settings, const plan::FloatModel& model, const mpi::Grid& grid,
-                               const nn::Sequence& net, std::size_t share, std::uint64_t memory) {
+                               const nn::Sequence& net, std::size_t share, std::uint64_t memory, std::size_t kept) {
   plan::FloatCluster cluster;
   cluster.memory = memory;
+  if (kept != 0 && plan::is_possible(model, grid.shape(), planned_in_grid(settings, net, kept), cluster)) return kept;
   return plan::choose_micro_batch(model, grid.shape(),
                                   planned_in_grid(settings, net, settings.micro_batch_of(share).value_or(0)), cluster,
                                   settings.enough_tokens(), Settings::savers);

@@ -53,12 +53,16 @@ CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train
     const std::vector<train::PowerSgdShape> shapes = shapes_of(model, rank, shards, shard);
     CompressionNeeds needs;
     needs.sent = train::power_sgd_bytes(shapes, format);
+    needs.work_bytes = needs.sent.exact + needs.sent.flags;
     for (const train::PowerSgdShape& shape : shapes) {
       if (shape.rank == 0) continue;
       needs.error_bytes += shape.rows * shape.columns * sizeof(float);
       // P is the shorter factor, but where each step begins with the last one's.
       const std::size_t query_rows = warm_start ? shape.columns : std::max(shape.rows, shape.columns);
+      const std::size_t p_rows = shape.rows + shape.columns - query_rows;
       needs.query_bytes += query_rows * shape.rank * sizeof(float);
+      // Messages are of f32 before they are rounded; P is kept while Q is summed.
+      needs.work_bytes += (2 * p_rows + query_rows) * shape.rank * sizeof(float);
       // P, Q, and the gradient that they make.
       needs.operations += 3 * 2.0 * static_cast<double>(shape.rows * shape.columns * shape.rank);
     }

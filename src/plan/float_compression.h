@@ -16,7 +16,8 @@ struct CompressionNeeds {
   train::PowerSgdBytes sent;      // to the sums of a step
   std::uint64_t error_bytes = 0;  // error buffers
   std::uint64_t query_bytes = 0;  // the matrices Q by which factors are formed
-  std::uint64_t saved_bytes = 0;  // of these, in checkpoints
+  std::uint64_t saved_bytes = 0;  // of these, in checkpoints, for which they are copied
+  std::uint64_t work_bytes = 0;   // of messages, and P beside them, at the end of a step's passes
   double operations = 0;          // of products of gradients and factors, in a step
 };
 

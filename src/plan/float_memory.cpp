@@ -64,7 +64,7 @@ std::uint64_t way_bytes(const FloatLayout& layout, std::size_t part) {
 }
 
 // Workspace of the stage's optimiser, which moves one matrix after the other.
-std::uint64_t optimizer_bytes(const FloatLayout& layout, std::size_t stage) {
+std::uint64_t muon_bytes(const FloatLayout& layout, std::size_t stage) {
   std::uint64_t matrix_bytes = 0;
   if (layout.options.train.optimizer.rule != "muon") return matrix_bytes;
   for (std::size_t chunk = 0; chunk < layout.shape.chunks; ++chunk) {
@@ -78,6 +78,12 @@ std::uint64_t optimizer_bytes(const FloatLayout& layout, std::size_t stage) {
     }
   }
   return matrix_bytes;
+}
+
+// Largest workspace of a time when there are neither activations nor stashes.
+std::uint64_t bytes_between_passes(const FloatLayout& layout, std::size_t stage) {
+  const CompressionNeeds& factors = layout.compression;
+  return std::max({muon_bytes(layout, stage), factors.work_bytes, factors.saved_bytes});
 }
 
 }  // namespace
@@ -94,7 +100,7 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     memory.activations = std::max(memory.activations, way_bytes(layout, part));
   }
   memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
-  const std::uint64_t works_with = optimizer_bytes(layout, stage);
+  const std::uint64_t works_with = bytes_between_passes(layout, stage);
   memory.activations = std::max(memory.activations, works_with - std::min(works_with, memory.stash));
   memory.gathered = needs.whole_bytes;
   const auto kept = [&](bool divided) { return divided ? shards.largest() : shards.whole(); };
@@ -135,9 +141,8 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
                       (share(whole.vectors) + share(frozen.all()) + states * share(whole.all())) * layout.parameter_bytes -
                       saved * share(whole.block_matrices);
   memory.optimizer += layout.compression.error_bytes + layout.compression.query_bytes;
-  // The sums of error buffers over the ranks that have the same, the last Q of a warm start, and each one's share of these.
-  const std::uint64_t saved_factors = layout.compression.saved_bytes;
-  memory.checkpoint += saved_factors + (saved_factors + layout.copies() - 1) / layout.copies();
+  // A rank's share of the sums of error buffers over the ranks that have the same, and of a warm start's last Q.
+  memory.checkpoint += (layout.compression.saved_bytes + layout.copies() - 1) / layout.copies();
   return memory;
 }
 

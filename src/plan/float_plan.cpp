@@ -14,6 +14,7 @@
 #include "plan/float_time.h"
 #include "plan/float_traffic.h"
 #include "train/parallel/schedule.h"
+#include "train/parallel/stage_messages.h"
 
 namespace bitloom::plan {
 namespace {
@@ -68,6 +69,20 @@ void plan_time(const FloatLayout& layout, const FloatTimes& times, const Costs& 
     busy += static_cast<double>(plan.micro_batches) * plan.stages[s].compute + times.muon_seconds(s);
   }
   plan.computing = busy / (static_cast<double>(layout.stages) * plan.seconds);
+}
+
+// "" or why stages cannot hand on a micro-batch, for a grid and options that have nothing else against them.
+std::string reason_against_handing_on(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
+  std::uint64_t largest = 0;  // wherever the net is cut, for which most models need no layout
+  for (std::size_t i = 0; i + 1 < model.layers.size(); ++i) largest = std::max(largest, model.layers[i].output);
+  largest *= dtype_size(options.train.values);
+  if (train::reason_against_messages(options.micro_batch, largest).empty()) return "";
+  const FloatLayout layout = layout_of(model, grid, options);
+  largest = 0;
+  for (std::size_t part = 0; part + 1 < layout.shape.parts(); ++part) {
+    largest = std::max(largest, layout.output_bytes(part) / options.micro_batch);
+  }
+  return train::reason_against_messages(options.micro_batch, largest);
 }
 
 }  // namespace
@@ -136,7 +151,12 @@ std::string reason_against(const FloatModel& model, const mpi::GridShape& grid, 
   } catch (const Error& error) {
     return error.what();
   }
-  return "";
+  return reason_against_handing_on(model, grid, options);
+}
+
+bool is_possible(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
+                 const FloatCluster& cluster) {
+  return reason_against(model, grid, options).empty() && plan_grid(model, grid, options, cluster).fits;
 }
 
 std::string possible_grids(const FloatModel& model, int ranks, const mpi::GridShape& wanted, const FloatOptions& options) {

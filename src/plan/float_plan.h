@@ -57,14 +57,14 @@ struct FloatCluster {
 // Peaks in bytes.
 struct FloatMemory {
   std::uint64_t parameters = 0, gradients = 0, optimizer = 0, stash = 0;
-  // On their way, about; or, if that is more, by how much the optimiser's workspace, needed when these are gone, exceeds the
-  // stash.
+  // On their way, about; or, if that is more, by how much what is needed when these are gone exceeds the stash: the
+  // optimiser's workspace, or that of factors of gradients, at the end of a step's passes or for a checkpoint.
   std::uint64_t activations = 0;
   // Whole parameters and gradients of two layers, where ranks otherwise have shards: parameters of the one that computes and
   // the next, gradients of that one and the one before, and of a table that layers share.
   std::uint64_t gathered = 0;
   // Beside the total, while a checkpoint is written (train::MemoryNeeds): of the state that data ranks have in common, each
-  // copies its part.
+  // copies its part. What is summed up of error buffers for it, between two steps, is in the total.
   std::uint64_t checkpoint = 0;
 
   std::uint64_t total() const { return parameters + gradients + optimizer + stash + activations + gathered; }
@@ -120,5 +120,8 @@ void require_grid(const FloatModel& model, const mpi::GridShape& grid, const Flo
 // Throws Error(usage) as require_grid() does.
 FloatPlan plan_grid(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options,
                     const FloatCluster& cluster);
+
+// Whether reason_against() has nothing against it, and every rank's memory has room for it. options.micro_batch: not 0.
+bool is_possible(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options, const FloatCluster& cluster);
 
 }  // namespace bitloom::plan

@@ -34,6 +34,7 @@ class Session {
   std::size_t micro_batch() const { return micro_batch_; }
   Trainer& trainer() { return *trainer_; }
   const TrainOptions& train_options() const { return options_.train; }
+  const Layout& layout() const { return options_.layout; }
   std::string memory_hint() const { return options_.memory_hint(micro_batch_); }
 
   // Collective: whether the run in `folder` goes on from a checkpoint, which has the parameters' values.

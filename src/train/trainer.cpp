@@ -466,17 +466,21 @@ nn::Tensor Trainer::predict(nn::Tensor x, const std::function<void(const nn::Ten
 }
 
 void Trainer::averaged(const std::function<void()>& f) {
-  const auto swap = [&] {
-    if (optimizer_->swap_averages() && sharding_) sharding_->publish();
+  const auto swap = [&](bool publishes) {
+    if (optimizer_->swap_averages() && sharding_ && publishes) sharding_->publish();
   };
-  swap();
+  swap(true);
   try {
     f();
+  } catch (const mpi::SharedError&) {
+    swap(true);
+    throw;
   } catch (...) {
-    swap();
+    // Others may know nothing of it: this rank would wait for them to publish, and never tell what happened.
+    swap(comm().size() == 1);
     throw;
   }
-  swap();
+  swap(true);
 }
 
 Loss Trainer::evaluate(std::uint64_t step, std::uint64_t first, std::uint64_t count) {

@@ -155,7 +155,8 @@ class Trainer {
   // of initial values may depend on the machine.
   void share();
 
-  // Calls f while the averaged parameters, if there are any, stand in the places of the parameters.
+  // Calls f while the averaged parameters, if there are any, stand in the places of the parameters. After an error of f that
+  // not all ranks throw (mpi::SharedError), passes through sharded parameters still have the averages: the process should end.
   void averaged(const std::function<void()>& f);
 
   std::uint64_t steps() const { return step_; }

@@ -29,8 +29,12 @@ TEST_CASE("a GPT's factors begin with the last step's unless told otherwise, and
     const Outcome outcome = run_program(folder.path(), given);
     INFO(outcome.out << outcome.err);
     REQUIRE(outcome.code == 0);
+    return outcome;
   };
-  run(args("default", {}));
+  // Factors of one process say so: nothing is sent that would be smaller.
+  const Outcome alone = run(args("default", {}));
+  CHECK(has(alone.err, "--compress-rank: 4 saves no bytes where no two processes share the data; gradients lose"));
+  CHECK_FALSE(has(alone.out, "gradients go by factors"));
   run(args("fixed", {"--compress-start", "fixed"}));
   run(args("warm", warm));
   CHECK(same_tensors(folder / "default/checkpoint.safetensors", folder / "warm/checkpoint.safetensors"));

@@ -232,12 +232,41 @@ TEST_CASE("several processes train one GPT, and go on with others", "[gpt][mpi]"
   INFO(more.out << more.err);
   REQUIRE(more.code == 0);
   CHECK(has(more.out, "going on from step 12"));
+  CHECK(
+      has(more.err,
+          "--micro-batch: auto; the run in two had 2 sequences at once, which do not divide a process's share of the batch, 1: "
+          "it goes on with 1"));
   CHECK(evaluations("two").size() == 4);
 
   const Outcome three = run_ranks(folder.path(), 3, quick_gpt("three"));
   CHECK(three.code != 0);
   CHECK(has(three.err, "--batch: 4; expected a multiple of the 3 processes"));
   CHECK_FALSE(std::filesystem::exists(folder / "three"));
+}
+
+// They were made, and did nothing but take memory; `bitloom plan` refused them.
+TEST_CASE("shards that one data-parallel process would have alone are refused, but where others may come", "[gpt][mpi][grid]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const std::string text = "--shard: optimizer has no effect where no two processes share the data; expected none, or more";
+  const Args sharded = {"--shard", "optimizer"};
+  const Outcome alone = run_program(folder.path(), with(quick_gpt("run", 4), sharded));
+  CHECK(alone.code == 2);
+  CHECK(has(alone.err, text));
+  const Outcome staged = run_ranks(folder.path(), 2, with(with(quick_gpt("run", 4), {"--pipeline", "2"}), sharded));
+  CHECK(staged.code == 2);
+  CHECK(has(staged.err, text));
+  CHECK_FALSE(std::filesystem::exists(folder / "run"));
+  // One host of a launch may be there before the others, or after them.
+  const Outcome launched = run_program(
+      folder.path(), with({"launch", "--local", "1", "--"}, with(quick_gpt("launched", 4), sharded)), mpi_settings());
+  INFO(launched.out << launched.err);
+  CHECK(launched.code == 0);
+  REQUIRE(run_ranks(folder.path(), 2, with(quick_gpt("run", 4), sharded)).code == 0);
+  const Outcome later = run_program(folder.path(), with({"train", "gpt", "--resume", "--out", "run", "--steps", "6"}, sharded));
+  INFO(later.out << later.err);
+  CHECK(later.code == 0);
+  CHECK(has(later.err, text));
 }
 
 TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another number of processes", "[gpt][mpi]") {
@@ -249,6 +278,7 @@ TEST_CASE("a GPT is trained by gradients of low rank, and goes on in another num
     const Outcome outcome = run_ranks(folder.path(), 2, args(run));
     REQUIRE(outcome.code == 0);
     CHECK(has(outcome.out, "gradients go by factors of rank 4: "));
+    CHECK_FALSE(has(outcome.err, "saves no bytes"));
     const TensorFile checkpoint = TensorFile::load(folder / run / "checkpoint.safetensors");
     CHECK(checkpoint.contains("power_sgd.error.blocks.0.attention.qkv.weight"));
   }

@@ -231,6 +231,23 @@ TEST_CASE("workers of two processes each share what they learn", "[gpt][local]")
   CHECK(lines_of(folder / "one", "exchange").size() == 8);
 }
 
+// Each compressed its own gradients, for nobody, without a word.
+TEST_CASE("workers of one process each are told that factors of gradients save nothing, those of two are not", "[gpt][local]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const Args local = {"--exchange", "local", "--inner-steps", "2", "--compress-rank", "4"};
+  const std::string note = "--compress-rank: 4 saves no bytes where no two processes share the data";
+  const Outcome ones = run_ranks(folder.path(), 2, with(quick_gpt("ones", 4), local));
+  INFO(ones.out << ones.err);
+  REQUIRE(ones.code == 0);
+  REQUIRE(has(ones.err, note));
+  CHECK_FALSE(has(ones.err.substr(ones.err.find(note) + note.size()), note));
+  const Outcome twos = run_ranks(folder.path(), 4, with(with(quick_gpt("twos", 4), local), {"--ranks-per-worker", "2"}));
+  INFO(twos.out << twos.err);
+  REQUIRE(twos.code == 0);
+  CHECK_FALSE(has(twos.err, note));
+}
+
 // Worker 1 has nothing to go on from, and waited for worker 0 to begin with the model, too.
 TEST_CASE("a job's workers begin with a model, all or none of them", "[gpt][local]") {
   const TempDir folder;

@@ -1,4 +1,6 @@
 // Text that a GPT draws as it is trained.
+#include <fmt/format.h>
+
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -8,6 +10,9 @@
 #include <vector>
 
 #include "cli/text_samples.h"
+#include "core/clock.h"
+#include "core/safetensors.h"
+#include "models/gpt/model_file.h"
 #include "tests/cli/gpt_run.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
@@ -28,6 +33,19 @@ std::vector<std::pair<std::uint64_t, std::string>> texts_of(const std::filesyste
     if (event.at("event") == "samples") texts.emplace_back(event.at("step"), event.at("text"));
   }
   return texts;
+}
+
+// Makes of a GPT's model one that draws the same token again and again, and never the end of a document.
+void write_endless(const std::filesystem::path& model, const std::filesystem::path& out) {
+  TensorFile file = TensorFile::load(model);
+  const std::size_t width = file.get("norm.bias").size();
+  const auto end = static_cast<std::size_t>(models::tokenizer_of_file(TensorReader::open(model), "model")->end_of_text());
+  // Hidden states are then this one, whose product with the token's own row is the logit.
+  std::vector<float> away;
+  for (const float x : file.get("embedding.tokens").as<float>().subspan(end * width, width)) away.push_back(-1e5F * x);
+  file.put("norm.gain", {width}, std::vector<float>(width, 0.0F));
+  file.put("norm.bias", {width}, away);
+  file.save(out);
 }
 
 }  // namespace
@@ -121,6 +139,37 @@ TEST_CASE("of workers that train by themselves the first draws texts, and all re
   const Outcome refused = run_ranks(folder.path(), 2, with(with(quick_gpt("other"), local), {"--sample-every", "often"}));
   CHECK(refused.code == 2);
   CHECK(has(refused.err, "--sample-every: 'often'"));
+}
+
+// The others waited for the end in one call, for up to 60 s: with a shorter watchdog such runs died at every text.
+TEST_CASE("a process may draw a text for longer than the others wait for it without a sign of life", "[gpt][mpi]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  REQUIRE(run_program(folder.path(), with(quick_gpt("net", 1), {"--sample-every", "0"})).code == 0);
+  write_endless(folder / "net/model.safetensors", folder / "endless.safetensors");
+  constexpr double some = 20000;
+  const Clock::time_point start = Clock::now();
+  REQUIRE(
+      run_program(folder.path(), {"sample", "endless.safetensors", "--prompt", "1", "--tokens", fmt::format("{:.0f}", some)})
+          .code == 0);
+  constexpr double watchdog = 6;
+  const auto tokens = static_cast<std::size_t>(2.5 * watchdog * some / seconds_since(start));
+  const Args slow = {"--init",
+                     "endless.safetensors",
+                     "--learning-rate",
+                     "1e-6",
+                     "--sample-every",
+                     "1",
+                     "--watchdog-seconds",
+                     fmt::format("{}", watchdog),
+                     "--sample-tokens",
+                     fmt::format("{}", tokens)};
+  const Outcome outcome = run_ranks(folder.path(), 2, with(quick_gpt("run", 1), slow));
+  INFO(outcome.out << outcome.err);
+  REQUIRE(outcome.code == 0);
+  const auto texts = texts_of(folder / "run");
+  REQUIRE(texts.size() == 1);
+  CHECK(texts.front().second.size() >= tokens);  // none was left out
 }
 
 TEST_CASE("a text in one line keeps whole characters") {

@@ -162,6 +162,27 @@ TEST_CASE("an interrupted training of a discrete VAE goes on to the bit", "[dvae
   }
 }
 
+// It was chosen by the memory that was free when the run went on: to other bits.
+TEST_CASE("a training of a discrete VAE goes on with the micro-batch that it had", "[dvae]") {
+  const TempDir folder;
+  write_pairs(folder / "pairs", 40);
+  const Args four = {"--micro-batch", "4"};
+  REQUIRE(run_program(folder.path(), with(quick("whole"), four)).code == 0);
+  {
+    const Hold hold(folder.path(), 5);
+    Background run(folder.path(), with(with(quick("parts"), four), Hold::option()));
+    REQUIRE(run.wait_for("step 4/12"));
+    run.signal(SIGTERM);
+    CHECK(run.wait().code == 4);
+    hold.release();
+  }
+  const Outcome rest = run_program(folder.path(), {"train", "dvae", "--resume", "--out", "parts", "--micro-batch", "auto"});
+  INFO(rest.out << rest.err);
+  REQUIRE(rest.code == 0);
+  CHECK(has(rest.out, "(4 at once)"));
+  CHECK(same_tensors(folder / "whole/checkpoint.safetensors", folder / "parts/checkpoint.safetensors"));
+}
+
 TEST_CASE("what a training of a discrete VAE cannot use is refused, and why", "[dvae]") {
   const TempDir folder;
   write_pairs(folder / "pairs", 20);

@@ -222,6 +222,50 @@ TEST_CASE("a GPT is trained in the memory that it is planned to take", "[gpt]") 
   CHECK(has(outcome.out, "done in "));
 }
 
+// It was chosen by the memory that was free when the run went on: to other bits, and without a word.
+TEST_CASE("a GPT's run goes on with the micro-batch that it had, where that fits", "[gpt]") {
+  const TempDir folder;
+  write_text(folder / "text.txt");
+  const auto stop = [&](const std::string& run, const Args& more) {
+    const Hold hold(folder.path(), 5);
+    Background stopped(folder.path(), with(with(quick_gpt(run), more), Hold::option()));
+    REQUIRE(stopped.wait_for("step 4/12"));
+    stopped.signal(SIGTERM);
+    CHECK(stopped.wait().code == 4);
+    hold.release();
+  };
+  const auto resume = [&](const std::string& run, const Args& more) {
+    const Outcome outcome = run_program(folder.path(), with({"train", "gpt", "--resume", "--out", run}, more));
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome;
+  };
+  const Args one = {"--micro-batch", "1"};
+  REQUIRE(run_program(folder.path(), with(quick_gpt("whole"), one)).code == 0);
+  stop("run", one);
+  const Outcome same = resume("run", {"--micro-batch", "auto"});
+  CHECK(has(same.out, "(1 at once)"));
+  CHECK_FALSE(has(same.err, "--micro-batch"));
+  CHECK(same_tensors(folder / "run/checkpoint.safetensors", folder / "whole/checkpoint.safetensors"));
+
+  // In memory for two of its four sequences, and some more.
+  const auto need = [&](const char* sequences) {
+    const Args plan = {"plan",          "gpt",     "--net",     "tiny",     "--layers", "2", "--width",      "32",
+                       "--heads",       "2",       "--context", "32",       "--batch",  "4", "--vocabulary", "257",
+                       "--micro-batch", sequences, "--json",    "plan.json"};
+    REQUIRE(run_program(folder.path(), plan).code == 0);
+    return nlohmann::json::parse(read_file(folder / "plan.json"))["memory"]["total"].get<std::uint64_t>();
+  };
+  const std::string memory = fmt::format("{}KiB", (need("2") + need("4")) / 2 / 1024);
+  stop("less", {"--micro-batch", "4", "--sample-every", "0"});
+  const Outcome other = resume("less", {"--micro-batch", "auto", "--memory", memory});
+  CHECK(has(other.out, "(2 at once)"));
+  CHECK(
+      has(other.err,
+          "--micro-batch: auto; the run in less had 4 sequences at once, which do not fit here: it goes on with 2, to a result "
+          "like it, not to the same bits"));
+}
+
 TEST_CASE("what train gpt and sample refuse", "[gpt]") {
   const TempDir folder;
   write_text(folder / "text.txt");

@@ -215,10 +215,10 @@ TEST_CASE("error buffers are in the memory that is planned", "[power_sgd]") {
       CAPTURE(rank, is_warm);
       CHECK(measured(rank, is_warm) - measured(0, is_warm) == planned(rank, is_warm).optimizer - planned(0, is_warm).optimizer);
     }
-    // Sums of the error buffers of two blocks with 12 x 24 x 24 elements, of a warm start the last Q with two numbers for each
-    // column, and a process's share of them.
+    // A process's share of the sums of the error buffers of two blocks with 12 x 24 x 24 elements and, of a warm start, of the
+    // last Q with two numbers for each column.
     const std::size_t elements = 2 * 12 * 24 * 24 + (is_warm ? 2 * 2 * 9 * 24 : 0);
-    CHECK(planned(2, is_warm).checkpoint - planned(0, is_warm).checkpoint == 2 * elements * sizeof(float));
+    CHECK(planned(2, is_warm).checkpoint - planned(0, is_warm).checkpoint == elements * sizeof(float));
   }
   CHECK(planned(2, true).optimizer < planned(2, false).optimizer);
 }

@@ -555,6 +555,26 @@ TEST_CASE("a pipeline refuses stages of other nets", "[pipeline]") {
                   "pipeline: stage 1 has bf16 (2, 3)"));
 }
 
+// A partition that is measured may cut a net where its plan does not.
+TEST_CASE("a pipeline refuses micro-batches that are too large for a message, before there is memory for them", "[pipeline]") {
+  if (stages() == 1) return;
+  nn::Engine engine;
+  const PipelineShape shape{stages(), 1};
+  std::vector<nn::Shape> inputs(stages() + 1, nn::Shape{1024, 3});
+  const auto refused = [&] {
+    return test::message_of(ErrorKind::usage, [&] { StageMessages(engine, world(), shape, inputs, DType::f32, nullptr); });
+  };
+  inputs[1] = {1024, 1024, 512};
+  CHECK(refused() ==
+        "`micro_batch`: 1024; expected at most 1023, since stages hand on 2.0 MiB of an example, and at most 2.0 GiB at once");
+  inputs[1] = {1024, 1024, 511};
+  CHECK(refused() == "no error");
+  // Nobody sends the net's own input and output.
+  inputs = std::vector<nn::Shape>(stages() + 1, nn::Shape{1024, 3});
+  inputs.front() = inputs.back() = {1024, 1024, 1024};
+  CHECK(refused() == "no error");
+}
+
 TEST_CASE("messages between stages are sent from the tensors themselves, one ahead of what is taken", "[pipeline]") {
   if (stages() == 1) return;
   nn::Engine engine;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "models/gpt/language_task.h"
 #include "nn/layers/basic.h"
 #include "plan/float_plan.h"
@@ -13,6 +14,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
+#include "tests/support/parameters.h"
 #include "tests/support/trainer_state.h"
 #include "train/parallel/stages.h"
 #include "train/trainer.h"
@@ -62,10 +64,10 @@ struct WatchedRun {
   static constexpr std::size_t layers = 4, width = 256, rows = 2;
   static constexpr std::uint64_t block_bytes = width * width * sizeof(float);
 
-  WatchedRun(ShardLevel level, std::size_t micro_batches)
+  WatchedRun(ShardLevel level, std::size_t micro_batches, double average = 0)
       : grid(test::data_grid(&world())),
         task(net(), {rows, width}, [this](std::uint64_t step, std::uint64_t micro_batch) { return batch(step, micro_batch); }),
-        trainer(engine, task, options(micro_batches), layout(level)) {}
+        trainer(engine, task, options(micro_batches, average), layout(level)) {}
 
   std::shared_ptr<nn::Sequence> net() {
     auto net = std::make_shared<nn::Sequence>();
@@ -81,10 +83,11 @@ struct WatchedRun {
             engine.from(std::span<const std::int32_t>(labels), {rows}, nn::Use::data)};
   }
   // micro_batches: of each process.
-  static TrainOptions options(std::size_t micro_batches) {
+  static TrainOptions options(std::size_t micro_batches, double average) {
     TrainOptions options;
     options.micro_batches = micro_batches * static_cast<std::size_t>(world().size());
     options.rate.peak = 0.01;
+    options.optimizer.average = average;
     return options;
   }
   Layout layout(ShardLevel level) {
@@ -308,6 +311,38 @@ TEST_CASE("passes through the layers of a stage are those of its schedule", "[sh
   const Schedule forward = forward_schedule(shape);
   CHECK(layer_passes(shape, 1, parts, true, forward[1], false) ==
         std::vector<LayerPass>{{1, false}, {2, false}, {1, false}, {2, false}});
+}
+
+// In its handler the rank waited for others to publish their shards, which knew nothing of the error: what was told in the end
+// was that they did not come.
+TEST_CASE("an error while averages stand in the places of shards waits for no other rank, unless all have it", "[sharding]") {
+  for (const ShardLevel level : {ShardLevel::optimizer, ShardLevel::gradients}) {
+    CAPTURE(static_cast<int>(level));
+    WatchedRun run(level, 1, 0.5);
+    for (int i = 0; i < 2; ++i) run.trainer.step();
+    const auto values = [&] { return test::all_of(run.engine, run.trainer.parameters(), &nn::Parameter::value); };
+    const std::vector<double> before = values();
+    const auto message_of = [&](ErrorKind kind, const std::function<void()>& f) {
+      return test::message_of(kind, [&] { run.trainer.averaged(f); });
+    };
+    std::vector<double> averages;
+    const std::string shared = message_of(ErrorKind::data, [&] {
+      averages = values();
+      world().check("all have it", ErrorKind::data);
+    });
+    CHECK(test::has(shared, "all have it"));
+    CHECK(averages != before);
+    CHECK(values() == before);
+    const std::uint64_t hash = run.trainer.parameters_hash();
+    std::uint64_t gathers = 0;
+    const std::string own = message_of(ErrorKind::io, [&] {
+      gathers = run.gathered().calls;
+      fail(ErrorKind::io, "the disk is full");
+    });
+    CHECK(own == "the disk is full");
+    if (world().size() > 1) CHECK(run.gathered().calls == gathers);
+    CHECK(run.trainer.parameters_hash() == hash);  // of the shards
+  }
 }
 
 TEST_CASE("a pass that no schedule told of is an error", "[sharding]") {

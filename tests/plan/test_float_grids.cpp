@@ -89,6 +89,53 @@ TEST_CASE("a micro-batch is chosen that fits and keeps ranks busy", "[float_plan
   CHECK(has(message_of(ErrorKind::usage, [&] { chosen(48, any, {}, 4096, 5); }), "`micro_batch`: 5; expected a divisor of 48"));
 }
 
+// It ended as an internal error, at the first message of a step.
+TEST_CASE("micro-batches that are too large for a message between stages are neither planned nor chosen", "[float_plan]") {
+  // 256 MiB an example: eight of them are 2 GiB, which MPI's ints do not count.
+  FloatModel model = equal_layers(4, std::uint64_t{1} << 26U);
+  const GridShape stages{1, 2, 1};
+  const std::string reason =
+      "`micro_batch`: 8; expected at most 7, since stages hand on 256.0 MiB of an example, and at most 2.0 GiB at once";
+  CHECK(reason_against(model, stages, options_of(64, 8)) == reason);
+  CHECK(has(message_of(ErrorKind::usage, [&] { plan_grid(model, stages, options_of(64, 8), fast_links()); }), reason));
+  CHECK(reason_against(model, stages, options_of(56, 7)).empty());
+  CHECK(reason_against(model, {}, options_of(64, 64)).empty());
+  FloatOptions narrow = options_of(64, 8);
+  narrow.train.values = DType::bf16;
+  CHECK(reason_against(model, stages, narrow).empty());
+  const auto chosen = [&](const GridShape& grid) {
+    return choose_micro_batch(model, grid, options_of(64, 0), fast_links(), 1000, "less of it takes less");
+  };
+  CHECK(chosen(stages) == 4);  // eight would leave four for each stage
+  CHECK(chosen({}) == 64);
+  for (const FloatPlan& plan : plan_grids(model, 4, {}, options_of(64, 0), fast_links())) {
+    CHECK((plan.grid.pipeline == 1 || plan.micro_batch <= 4));
+  }
+  // Where the net is cut counts.
+  for (std::size_t i : {1, 2, 3}) model.layers[i].output = 1;
+  FloatOptions cut = options_of(64, 8);
+  cut.partition = train::parse_partition("2,2", 4, 2);
+  CHECK(reason_against(model, stages, cut).empty());
+  cut.partition = train::parse_partition("1,3", 4, 2);
+  CHECK(reason_against(model, stages, cut) == reason);
+  const FloatModel huge = equal_layers(4, std::uint64_t{1} << 30U);
+  CHECK(has(message_of(ErrorKind::usage,
+                       [&] { choose_micro_batch(huge, stages, options_of(8, 0), fast_links(), 1, "less of it takes less"); }),
+            "`pipeline`: expected 1, since stages hand on 4.0 GiB of an example"));
+}
+
+TEST_CASE("a grid is possible where nothing is against it and it fits", "[float_plan]") {
+  const FloatModel model = equal_layers(4, 5);
+  FloatCluster cluster = fast_links();
+  cluster.memory = plan_grid(model, {}, options_of(8, 4), fast_links()).memory().total();
+  CHECK(is_possible(model, {}, options_of(8, 4), cluster));
+  CHECK_FALSE(is_possible(model, {}, options_of(8, 3), cluster));
+  CHECK_FALSE(is_possible(model, {1, 5, 1}, options_of(8, 1), cluster));
+  --cluster.memory;
+  CHECK_FALSE(is_possible(model, {}, options_of(8, 4), cluster));
+  CHECK(is_possible(model, {}, options_of(8, 2), cluster));
+}
+
 TEST_CASE("grids that are impossible are refused with possible ones near by", "[float_plan]") {
   const FloatModel model = describe_gpt(models::config_of(models::find_gpt("gpt2-124m")));
   const auto refusal = [&](int ranks, const GridWish& wish, const FloatOptions& options) {

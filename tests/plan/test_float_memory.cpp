@@ -94,6 +94,47 @@ TEST_CASE("memory for the matrix that Muon works with is planned, where there ar
   CHECK(static_cast<double>(engine.pool().total().peak) == Approx(static_cast<double>(needs.total())).epsilon(0.02));
 }
 
+// Trainings that --memory had room for by the plan ended at the end of a step, or at the first checkpoint.
+TEST_CASE("memory for factors of gradients, and for their checkpoint, is planned, where there are fewer activations",
+          "[gpt][float_plan][power_sgd]") {
+  constexpr std::uint64_t layers = 3, width = 64, rank = 4;
+  // A large table goes as it is, beside the factors; a small one leaves the copies of the error buffers the most.
+  for (const std::size_t vocabulary : {4003, 19}) {
+    for (const bool is_warm : {false, true}) {
+      CAPTURE(vocabulary, is_warm);
+      models::GptConfig config = small_config();
+      config.layers = layers;
+      config.width = width;
+      config.context = 2;
+      config.vocabulary = vocabulary;
+      nn::Engine engine;
+      models::Gpt net(config);
+      models::LanguageTask task(net, 1, test::chains(config, 1));
+      train::TrainOptions options;
+      train::Layout layout;
+      layout.compress_rank = rank;
+      layout.compression.warm_start = is_warm;
+      train::Trainer trainer(engine, task, options, layout);
+      trainer.step();
+      test::saved(trainer);
+      FloatOptions planned = options_of(1, 1);
+      planned.train = options;
+      planned.compress_rank = rank;
+      planned.compress_warm = is_warm;
+      const FloatMemory needs = plan_grid(describe_gpt(config), {}, planned, FloatCluster()).memory();
+      // Sides of a block's four matrices, 1 x 3, 1 x 1, 1 x 4 and 4 x 1 widths: Q has the columns or, of a fixed start, the
+      // longer side.
+      const std::uint64_t q_rows = (is_warm ? 3 + 1 + 4 + 1 : 3 + 1 + 4 + 4) * width;
+      const std::uint64_t p_rows = 16 * width - q_rows;
+      const std::uint64_t exact = config.parameters() - layers * 12 * width * width;
+      const std::uint64_t messages = layers * (2 * p_rows + q_rows) * rank + exact + layers * 4;
+      const std::uint64_t copies = layers * (12 * width * width + (is_warm ? q_rows * rank : 0));
+      CHECK(needs.activations + needs.stash == 4 * (vocabulary == 19 ? copies : messages));
+      CHECK(static_cast<double>(engine.pool().total().peak) == Approx(static_cast<double>(needs.total())).epsilon(0.02));
+    }
+  }
+}
+
 TEST_CASE("memory on one rank is that of train::predict_memory", "[float_plan]") {
   constexpr auto masters = nn::MasterWeights::f32;
   constexpr auto none = nn::MasterWeights::none;

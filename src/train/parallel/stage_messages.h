@@ -3,9 +3,12 @@
 // go from tensor to tensor while stages compute (mpi/pending.h); those of GPUs through this machine's memory.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "mpi/comm.h"
@@ -16,10 +19,16 @@
 
 namespace bitloom::train {
 
+// "" or why stages cannot hand on that many examples at once, each of `bytes` bytes between two parts, with the fields' names:
+// a message has no more bytes than MPI's ints count.
+std::string reason_against_messages(std::size_t examples, std::uint64_t bytes);
+
 class StageMessages {
  public:
-  // Collective. comm: one rank for each stage. inputs: shapes of the parts' inputs, of type `values`. Engine, comm and log
-  // outlive this. Throws SharedError(data), or GroupError, if a stage has other shapes or another type than the first.
+  // Collective. comm: one rank for each stage. inputs: shapes of the parts' inputs, then that of the net's output, of type
+  // `values`; the first axis of the first input is that of examples. Engine, comm and log outlive this. Throws
+  // SharedError(data), or GroupError, if a stage has other shapes or another type than the first, and Error(usage), on all of
+  // them, for reason_against_messages().
   StageMessages(nn::Engine& engine, mpi::Comm& comm, const PipelineShape& shape, std::vector<nn::Shape> inputs, DType values,
                 EventLog* log);
 
