@@ -157,7 +157,7 @@ std::size_t Classifier::scores(const std::uint8_t* image, ForwardWorkspace& work
     run_layers(work);
     for (std::size_t h = 0; h < heads_.size(); ++h) {
       head_logits(h, work, counts, logits);
-      for (std::size_t l = 0; l < classes; ++l) out[l] -= static_cast<float>(cross_entropy(logits, l));
+      subtract_cross_entropies(logits, out);
     }
     if (view == 0 && plain_label != nullptr) *plain_label = largest(out);  // no view is moved before the first
     sure = views_.stop_early() && is_sure(out, (view + 1) * heads_.size());

@@ -55,6 +55,7 @@ class Run {
   void lock_folder();
   void claim_folder();
   void open_folder();
+  void write_description();
   void open_cache();
   void store_stage();
   std::string history_text(std::size_t s) const;

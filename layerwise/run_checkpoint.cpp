@@ -86,7 +86,10 @@ void Run::read_checkpoint() {
   bytes = comm_.broadcast_bytes(std::move(bytes), 0, alive);
   if (bytes.empty()) {
     progress_.line("no usable checkpoint: training starts from the beginning");
-    if (comm_.is_root()) open_.metrics().truncate_to(0);
+    on_root([&] {
+      open_.metrics().truncate_to(0);
+      write_description();  // there may be other options now
+    });
     return;
   }
   TensorFile file = TensorFile::parse(bytes, run::checkpoint_name, Checksum::required);

@@ -41,10 +41,16 @@ Run::Run(const simd::Kernels& kernels, mpi::Comm& comm, const RunOptions& option
 Json Run::identity(const Hash128& encoder) const {
   Json data = {{"images", data_.train.size()}, {"content", data_hash_}};
   if (!soft_labels_hash_.empty()) data["soft_labels"] = soft_labels_hash_;
+  Json options = Json::parse(describe(options_.train));
+  // Where stages alone augment images.
+  for (const StageSpec& stage : options_.net.stages) {
+    const TrainOptions own = for_stage(options_.train, stage);
+    if (!own.augment.none() && own.augment_copies != 0) options["augment_copies"] = own.augment_copies;
+  }
   return {{"version", fmt::format("{}, {}", trainer_version, checkpoint_version)},
           {"data", data},
           {"encoder", encoder.hex()},
-          {"options", Json::parse(describe(options_.train))},
+          {"options", options},
           {"net", to_json(options_.net)}};
 }
 
@@ -119,6 +125,17 @@ void Run::claim_folder() {
   });
 }
 
+// By what others, and --resume, know the run.
+void Run::write_description() {
+  const Json config = {{"net", to_json(options_.net)},
+                       {"data", options_.data_name},
+                       {"options", describe(options_.train)},
+                       {"command", options_.command}};
+  // Paths need not be UTF-8, JSON must.
+  write_atomically(options_.folder / "config.json", config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  open_.write_files();
+}
+
 void Run::open_folder() {
   on_root([&] {
     const auto& folder = options_.folder;
@@ -129,15 +146,7 @@ void Run::open_folder() {
       if (options_.needs_cache) throw;
       progress_.line(fmt::format("cache: not used: {}", refused.what()));
     }
-    const Json config = {{"net", to_json(options_.net)},
-                         {"data", options_.data_name},
-                         {"options", describe(options_.train)},
-                         {"command", options_.command}};
-    // A run that is continued keeps its own. Paths need not be UTF-8, JSON must.
-    if (!options_.resume) {
-      write_atomically(folder / "config.json", config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-      open_.write_files();
-    }
+    if (!options_.resume) write_description();  // a run that is continued keeps its own
     open_.open_metrics();
     write_atomically(folder / encoder_name, encoder_file_);
     encoder_file_ = {};

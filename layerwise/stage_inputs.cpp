@@ -78,7 +78,8 @@ void StageInputs::load(std::size_t image, std::size_t epoch, Workspace& space, P
   compute(image, epoch, space, times);
   clock = Clock::now();
   frozen_.pack(space.work, space.record.data() + 1);
-  file_->write(record, space.record);
+  // An image that cannot be read would leave a record of none, in this run when it goes on, and in others.
+  if (!train_.has_failed_read()) file_->write(record, space.record);
   lap(clock, times.prefix);
 }
 

@@ -117,7 +117,8 @@ void check_stage(const StageSpec& spec, const std::vector<BinaryLayer>& layers, 
     const BinaryLayer& layer = layer_named(layers, name);
     if (limits.held * layer.geometry().input.size() >= (std::size_t{1} << component_offset_bits)) {
       fail_field(ErrorKind::usage, "batch",
-                 "{} images of layer '{}' per rank are more than this build can index; use more ranks", limits.held, name);
+                 "{} images of layer '{}' {} are more than this build can index; expected fewer, or more {}", limits.held, name,
+                 options.sparse ? "per worker" : "per rank", options.sparse ? "workers" : "ranks");
     }
     const MapShape& map = layer.geometry().output;
     const std::size_t most = largest_sum / (map.height * map.width * largest_quantised);

@@ -21,18 +21,17 @@ bool is_turned(const nn::Parameter& parameter) {
   return parameter.shape.axes() == 2 && !parameter.transposed && parameter.name.ends_with(".weight");
 }
 
-// (rows,columns) -> (columns,rows).
-std::vector<float> turned(const std::vector<float>& matrix, std::size_t rows, std::size_t columns) {
+std::vector<std::size_t> lengths_of(const nn::Shape& shape) { return {shape.lengths().begin(), shape.lengths().end()}; }
+
+}  // namespace
+
+std::vector<float> transposed(const std::vector<float>& matrix, std::size_t rows, std::size_t columns) {
   std::vector<float> result(matrix.size());
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) result[c * rows + r] = matrix[r * columns + c];
   }
   return result;
 }
-
-std::vector<std::size_t> lengths_of(const nn::Shape& shape) { return {shape.lengths().begin(), shape.lengths().end()}; }
-
-}  // namespace
 
 std::vector<float> to_floats(const bitloom::Tensor& tensor, const std::string& label) {
   std::vector<float> values(tensor.size());
@@ -64,7 +63,7 @@ TensorFile to_pytorch(nn::Engine& engine, nn::Layer& net, DType values, const Re
     std::vector<std::size_t> shape = lengths_of(parameter->shape);
     std::vector<float> numbers = nn::to_floats(engine, parameter->value);
     if (is_turned(*parameter)) {
-      numbers = turned(numbers, shape[0], shape[1]);
+      numbers = transposed(numbers, shape[0], shape[1]);
       std::swap(shape[0], shape[1]);
     }
     file.put(renaming(parameter->name), shape, numbers);
@@ -93,7 +92,7 @@ void load_pytorch(nn::Engine& engine, const TensorFile& file, nn::Layer& net, DT
            fmt::join(wanted, ", "));
     }
     const std::vector<float> numbers = to_floats(tensor, label);
-    renamed.put(ours, lengths_of(shape), turn ? turned(numbers, wanted[0], wanted[1]) : numbers);
+    renamed.put(ours, lengths_of(shape), turn ? transposed(numbers, wanted[0], wanted[1]) : numbers);
   };
   for (const nn::Parameter* parameter : nn::parameters_of(net)) take(parameter->name, parameter->shape, is_turned(*parameter));
   for (const auto& [ours, tensor] : buffers_of(engine, net, values)) take(ours, tensor->shape(), false);

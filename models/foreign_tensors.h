@@ -10,6 +10,9 @@
 
 namespace bitloom::models {
 
+// (rows,columns) -> (columns,rows).
+std::vector<float> transposed(const std::vector<float>& matrix, std::size_t rows, std::size_t columns);
+
 // Elements of a tensor of type f32, f16 or bf16. Throws Error(data) for another type; `label` stands for the tensor in
 // messages.
 std::vector<float> to_floats(const bitloom::Tensor& tensor, const std::string& label);

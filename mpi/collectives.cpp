@@ -9,7 +9,7 @@ namespace {
 
 // Largest piece of broadcast_bytes, on all ranks: memory is in use only for what has arrived, whatever was announced, and the
 // watchdog and whoever waits for a sign of life have the time of one piece.
-constexpr std::size_t piece_bytes = std::size_t{1} << 20U;
+constexpr std::size_t piece_bytes = std::size_t{8} << 20U;
 
 }  // namespace
 

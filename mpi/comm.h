@@ -158,7 +158,7 @@ class Comm {
     broadcast(std::as_writable_bytes(values), root);
   }
   // Collective: returns the root's bytes on every rank; what the others pass is ignored. alive: called on this rank after every
-  // piece of about 1 MiB, for many of them take long on a slow link. Throws Error(data) on ranks that have no room for them.
+  // piece of 8 MiB, for many of them take long on a slow link. Throws Error(data) on ranks that have no room for them.
   [[nodiscard]] std::vector<std::byte> broadcast_bytes(std::vector<std::byte> bytes, int root = 0,
                                                        const std::function<void()>& alive = {});
   [[nodiscard]] std::string broadcast_text(const std::string& text, int root = 0);

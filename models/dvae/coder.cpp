@@ -34,6 +34,15 @@ double DvaeEvaluation::perplexity() const {
   return std::exp(entropy);
 }
 
+std::size_t images_at_once(const DvaeConfig& config, DType values) {
+  constexpr std::size_t maps = 4, most_bytes = std::size_t{1} << 30U;  // of a block in its largest group
+  const std::size_t bytes = maps * config.side * config.side * config.hidden * dtype_size(values);
+  return std::clamp<std::size_t>(most_bytes / std::max<std::size_t>(bytes, 1), 1, 32);
+}
+
+DvaeCoder::DvaeCoder(nn::Engine& engine, Dvae& net, DType values)
+    : DvaeCoder(engine, net, values, images_at_once(net.config, values)) {}
+
 DvaeCoder::DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once)
     : engine_(engine), net_(net), values_(values), at_once_(std::max<std::size_t>(at_once, 1)) {}
 

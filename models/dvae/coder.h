@@ -33,10 +33,15 @@ struct DvaeEvaluation {
   bool has_collapsed() const { return perplexity() < static_cast<double>(counts.size()) / 32; }
 };
 
+// How many images have a gigabyte of maps, at most 32.
+std::size_t images_at_once(const DvaeConfig& config, DType values);
+
 class DvaeCoder {
  public:
-  // values: V of the net, which has its numbers and outlives this. at_once: images of a pass at most.
-  DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once = 32);
+  // values: V of the net, which has its numbers and outlives this. at_once: images of a pass at most; without it 32, or as many
+  // as have a gigabyte of maps.
+  DvaeCoder(nn::Engine& engine, Dvae& net, DType values);
+  DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once);
 
   // Codes (N,grid,grid) of images (N,side,side,3), and the logits (N,grid,grid,K) that they are the largest of.
   std::vector<std::int32_t> encode(std::span<const std::uint8_t> images);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/error.h"
+#include "models/foreign_tensors.h"
 #include "models/gpt/foreign_names.h"
 #include "models/gpt/gguf_tokenizer.h"
 
@@ -33,15 +34,6 @@ constexpr auto block_tensors = std::to_array<ForeignName>({{"attention.norm.gain
                                                            {"feed_forward.second.bias", "ffn_down.bias"}});
 
 constexpr ForeignNames gguf_names{"a GGUF file", outer_tensors, "blk", block_tensors};
-
-// values (rows,columns) -> (columns,rows)
-std::vector<float> transposed(const std::vector<float>& values, std::size_t rows, std::size_t columns) {
-  std::vector<float> result(values.size());
-  for (std::size_t r = 0; r < rows; ++r) {
-    for (std::size_t c = 0; c < columns; ++c) result[c * rows + r] = values[r * columns + c];
-  }
-  return result;
-}
 
 // How one parameter goes into the file.
 struct Layout {

@@ -125,7 +125,8 @@ std::vector<std::vector<std::int32_t>> gather_samples(mpi::Comm& data, const std
   return all;
 }
 
-// How many samples keep 1 GiB of keys and values in f32.
+// How many samples have caches of 1 GiB in f32, where queries lie beside keys and values: of the whole net, though a process
+// may have a part of it.
 std::size_t samples_at_once(const GptConfig& config) {
   constexpr double most_bytes = 1U << 30U;
   const double bytes =

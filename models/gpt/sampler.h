@@ -18,7 +18,7 @@ struct SampleOptions : DrawOptions {
   std::uint64_t seed = 1;
   std::int32_t end = -1;    // the token that ends a sample
   bool cache = true;        // keep keys and values; without it every token takes a pass over all before it
-  std::size_t at_once = 0;  // samples of a process that are drawn together; 0: as many as keep 1 GiB of keys and values
+  std::size_t at_once = 0;  // samples of a process that are drawn together; 0: as many as have caches of 1 GiB
 };
 
 // Throws Error(usage) that names the option.

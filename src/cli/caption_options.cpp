@@ -64,21 +64,19 @@ std::unique_ptr<data::Tokenizer> train_on_captions(const data::Pairs& train, std
 
 }  // namespace
 
-std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const std::vector<std::string>& captions,
-                                 std::size_t tokens) {
-  const auto cut = std::count_if(captions.begin(), captions.end(), [&](const std::string& caption) {
-    return data::encode(tokenizer, data::lower_cased(caption)).size() > tokens;
-  });
+std::string note_on_cut_captions(const data::Tokenizer& tokenizer, std::size_t captions,
+                                 const std::function<const std::string&(std::size_t i)>& caption, std::size_t tokens) {
+  constexpr std::size_t most = 10000;  // some seconds
+  const std::size_t looked_at = std::min(captions, most);
+  std::size_t cut = 0;
+  for (std::size_t i = 0; i < looked_at; ++i) {
+    const std::string& text = caption(i * captions / looked_at);
+    cut += data::encode(tokenizer, data::lower_cased(text)).size() > tokens ? 1 : 0;
+  }
   if (cut == 0) return "";
-  return fmt::format("{} of {} caption{} {} more than {} tokens; the net sees {}", cut, captions.size(),
-                     captions.size() == 1 ? "" : "s", cut == 1 ? "has" : "have", tokens,
+  return fmt::format("{} of {} caption{}{} {} more than {} tokens; the net sees {}", cut, looked_at, looked_at == 1 ? "" : "s",
+                     looked_at < captions ? fmt::format(", of {},", captions) : "", cut == 1 ? "has" : "have", tokens,
                      cut == 1 ? "its beginning" : "their beginnings");
-}
-
-std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const data::Pairs& pairs, std::size_t tokens) {
-  std::vector<std::string> captions;
-  for (std::size_t i = 0; i < pairs.size(); ++i) captions.push_back(pairs[i].caption);
-  return note_on_cut_captions(tokenizer, captions, tokens);
 }
 
 void CaptionSettings::declare(Options& options) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "cli/command.h"
 #include "cli/options.h"
@@ -23,9 +23,8 @@ struct CaptionSettings {
   std::unique_ptr<data::Tokenizer> make(Session& session, const data::Pairs& train) const;
 };
 
-// "3 of 10 captions have more than 32 tokens; the net sees their beginnings", or "" where all fit.
-std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const std::vector<std::string>& captions,
-                                 std::size_t tokens);
-std::string note_on_cut_captions(const data::Tokenizer& tokenizer, const data::Pairs& pairs, std::size_t tokens);
+// "3 of 10 captions have more than 32 tokens; the net sees their beginnings", or "" where all fit. Of many, some are looked at.
+std::string note_on_cut_captions(const data::Tokenizer& tokenizer, std::size_t captions,
+                                 const std::function<const std::string&(std::size_t i)>& caption, std::size_t tokens);
 
 }  // namespace bitloom::cli

@@ -57,7 +57,7 @@ struct EvalSettings {
     options.group("GPT");
     gpt.declare(options);
     options.group("Data (a run's own where not given)");
-    data.declare(options);
+    data.declare(options, true);
   }
 };
 
@@ -117,7 +117,7 @@ void add_data_of_run(Options& options, EvalSettings& settings) {
 }
 
 // A GPT's text is divided into documents as that of the run was, unless the command line says how.
-void choose_documents(Options& options, EvalSettings& settings) {
+void choose_documents(Options& options, const EvalSettings& settings) {
   const std::filesystem::path run = find_run(settings.model.front());
   options.read_ini(options_of_run(run, {"documents", "field"}), (run / options_file).string(), Options::Source::run);
 }

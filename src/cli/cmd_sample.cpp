@@ -146,7 +146,7 @@ int run_samples(Session& session, const Options& options, SampleSettings& settin
     for (std::size_t s = 0; s < samples.size(); ++s) {
       std::vector<std::int32_t> whole = prompt;
       whole.insert(whole.end(), samples[s].begin(), samples[s].end());
-      session.terminal.write(fmt::format("--- {} of {}\n{}\n", s + 1, samples.size(), tokenizer.decode(whole)));
+      session.terminal.write(fmt::format("--- {} of {}\n{}\n", s + 1, sampling.count, tokenizer.decode(whole)));
     }
   }
   session.terminal.error(fmt::format("{} tokens, {:.0f} tokens/s{}", drawn,

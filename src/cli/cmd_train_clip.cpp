@@ -67,6 +67,12 @@ class TrainedClip final : public TrainedModel {
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t /*memory*/) override {
     const std::size_t kept = kept_micro_batch(share);
+    if (settings_.micro_batch == "auto" && micro_batch_before() != kept) {
+      fail(ErrorKind::usage,
+           "the run in {} tells {} pairs apart at once; a process's share of the batch would be {}. Expected another number of "
+           "processes",
+           settings_.out, micro_batch_before(), share);
+    }
     return settings_.micro_batch_of(share).value_or(kept != 0 ? kept : share);
   }
 
@@ -165,7 +171,11 @@ void TrainedClip::announce(double peak) {
                  config().text_vocabulary, tokenizer_->kind(), config().embedding());
   terminal.print("data '{}': {} training, {} validation pairs", settings_.data.spec, data_.train.size(),
                  data_.validation.size());
-  terminal.note(note_on_cut_captions(*tokenizer_, data_.train, config().text - 1));  // after the token that begins texts
+  if (session().comm.is_root()) {
+    const auto caption = [&](std::size_t i) -> const std::string& { return data_.train[i].caption; };
+    terminal.note(note_on_cut_captions(*tokenizer_, data_.train.size(), caption,
+                                       config().text - 1));  // after the token that begins texts
+  }
   const int processes = session().comm.size();
   terminal.print(
       "{} steps of {} pairs, {} of them to be told apart{}, {}, backend {}, matmul peak {:.0f} GFLOP/s, run folder {}",

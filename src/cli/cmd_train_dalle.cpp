@@ -85,7 +85,9 @@ class TrainedDalle final : public TrainedModel {
   train::Layout layout() override { return layout_of(settings_, grid_, net_.layers()); }
 
   std::size_t choose_micro_batch(std::size_t share, std::uint64_t memory) override {
-    return cli::choose_micro_batch(settings_, model_, grid_, net_.layers(), share, memory, kept_micro_batch(share));
+    const std::uint64_t vae = dvae_.net->parameters() * dtype_size(DType::f32);  // beside the model
+    return cli::choose_micro_batch(settings_, model_, grid_, net_.layers(), share, memory - std::min(memory, vae),
+                                   kept_micro_batch(share));
   }
 
   std::string memory_text(std::size_t pairs) override { return cli::memory_text(memory_of(pairs)); }
@@ -189,11 +191,14 @@ void TrainedDalle::announce(double peak) {
   terminal.print("data '{}': {} training, {} validation pairs; discrete VAE {}, codes {}", settings_.data.spec,
                  data_.train.size(), data_.validation.size(), settings_.dvae,
                  pairs_.crops_vary() ? "of other parts of the images in every epoch" : "the same in every epoch");
-  terminal.note(note_on_cut_captions(*tokenizer_, data_.train, config_.text));
+  if (session().comm.is_root()) {
+    const auto caption = [&](std::size_t i) -> const std::string& { return data_.train[i].caption; };
+    terminal.note(note_on_cut_captions(*tokenizer_, data_.train.size(), caption, config_.text));
+  }
   terminal.print("{}", steps_text(settings_, settings_.steps, "pairs", micro_batch(), grid_.shape().data,
                                   pairs_.train().steps_per_epoch(), engine(), peak));
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  if (grid_.shape().data > 1) settings_.layout.announce_compression(terminal, grid_, model_, "plan dalle");
+  settings_.layout.announce_compression(terminal, grid_, model_, "plan dalle");
   terminal.print("memory: {}", memory_text(micro_batch()));
 }
 

@@ -290,7 +290,7 @@ void TrainedGpt::announce(double peak) {
                  data_ranks == 1 ? "" : fmt::format(" in each of {} processes", data_ranks), settings_.values,
                  engine().backend_name(), 1e-9 * peak, settings_.out);
   if (const std::string layout = settings_.layout.described(grid_); !layout.empty()) terminal.print("{}", layout);
-  if (grid_.shape().data > 1) settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
+  settings_.layout.announce_compression(terminal, grid_, model_, "plan gpt");
   if (settings_.local.is_local()) terminal.print("{}", settings_.local.described(config_.parameters()));
   terminal.print("memory: {}", memory_text(micro_batch()));
 }

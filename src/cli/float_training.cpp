@@ -95,7 +95,11 @@ FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   all.train = model.train_options();
   all.batch = settings.batch;
   const train::Layout layout = model.layout();
-  all.choose_micro_batch = [this, layout, memory](std::size_t share) { return choose_micro_batch(layout, share, memory); };
+  all.choose_micro_batch = [this, layout, memory](std::size_t share) {
+    const std::size_t chosen = model_.choose_micro_batch(share, memory);
+    require_shared_shards(layout);  // after what the model says of options that are wrong for any number of processes
+    return chosen;
+  };
   all.memory_hint = [&model](std::size_t examples) {
     return fmt::format("{} {} at once were predicted to take {}; expected {}", examples, model.traits_.examples,
                        model.memory_text(examples), model.traits_.savers);
@@ -115,12 +119,10 @@ FloatTraining::FloatTraining(TrainedModel& model) : model_(model) {
   if (begins) training_->trainer().load_model(values.get());
 }
 
-// A launched run may have one process for a while, and others later. Options that are wrong for any number are told first.
-std::size_t FloatTraining::choose_micro_batch(const train::Layout& layout, std::size_t share, std::uint64_t memory) {
-  const std::size_t chosen = model_.choose_micro_batch(share, memory);
+// A launched run may have one process for a while, and others later.
+void FloatTraining::require_shared_shards(const train::Layout& layout) const {
   const bool may_have_others = model_.settings_.resume || std::getenv(launch::supervised_variable) != nullptr;
   if (has_lone_shards(layout) && !may_have_others) fail(ErrorKind::usage, "{}", lone_shards_text(layout));
-  return chosen;
 }
 
 void FloatTraining::note_other_micro_batch() const {
@@ -131,7 +133,7 @@ void FloatTraining::note_other_micro_batch() const {
   model_.session_.terminal.note(fmt::format(
       "--micro-batch: auto; the run in {} had {} {} at once, {}: it goes on with {}, to a result like it, not to the same bits",
       settings.out, before, model_.traits_.examples,
-      share % before == 0 ? "which do not fit here"
+      share % before == 0 ? "which are not possible here"
                           : fmt::format("which do not divide a process's share of the batch, {}", share),
       training_->micro_batch()));
 }

@@ -88,7 +88,7 @@ class TrainedModel {
   Session& session() const { return session_; }
   nn::Engine& engine() { return engine_; }
   DType values() const { return values_; }
-  // Examples at once of the run that goes on, 0 if none does; once a FloatTraining is made.
+  // Examples at once of the run that goes on, 0 if none does; from FloatTraining's making on, 0 before.
   std::size_t micro_batch_before() const { return micro_batch_before_; }
   // The same with --micro-batch auto, where they divide a process's share of the batch: with as many at once a run goes on to
   // the same bits, however much memory is free by then. 0 elsewhere.
@@ -120,7 +120,7 @@ class TrainedModel {
 class FloatTraining {
  public:
   // Collective: divides the batch, makes the task and gives the net its values. The model outlives this. Throws Error(usage)
-  // for shards in a new run that has one data-parallel process.
+  // for shards in a new run that has one data-parallel process, unless `launch` started it.
   explicit FloatTraining(TrainedModel& model);
 
   // Collective: announces the run, which it makes, and sums it up.
@@ -129,7 +129,7 @@ class FloatTraining {
   void run_after();
 
  private:
-  std::size_t choose_micro_batch(const train::Layout& layout, std::size_t share, std::uint64_t memory);
+  void require_shared_shards(const train::Layout& layout) const;
   // Say what a run may not expect: other bits than those of the run that it goes on with, and effects of processes that are not
   // there.
   void note_other_micro_batch() const;

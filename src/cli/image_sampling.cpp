@@ -97,7 +97,9 @@ class Drawing {
   }
 
   std::string note_on_cut(const std::vector<std::string>& prompts) const {
-    return note_on_cut_captions(*dalle_.tokenizer, prompts, dalle_.net->config().text);
+    return note_on_cut_captions(
+        *dalle_.tokenizer, prompts.size(), [&](std::size_t i) -> const std::string& { return prompts[i]; },
+        dalle_.net->config().text);
   }
   std::size_t side() const { return dvae_.description.config.side; }
   std::size_t drawn() const { return drawn_; }

@@ -36,7 +36,9 @@ Json to_json(const layerwise::FlipStudy& study) {
           {"together", together}};
 }
 
-data::Dataset first_images(data::Dataset set, std::size_t images) {
+// The first images or, where they come class by class as those of folders do, of all classes.
+data::Dataset some_images(data::Dataset set, std::size_t images) {
+  if (images < set.size() && std::ranges::is_sorted(set.labels)) return data::split_validation(set, images, 1);
   data::truncate(set, images);
   return set;
 }
@@ -56,8 +58,8 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
   }
   data::DataSplits data = data_of_run(folder);
   const bool has_validation = data.validation.size() != 0;
-  const data::Dataset chosen = first_images(std::move(data.train), images);
-  const data::Dataset others = first_images(std::move(has_validation ? data.validation : data.test), images);
+  const data::Dataset chosen = some_images(std::move(data.train), images);
+  const data::Dataset others = some_images(std::move(has_validation ? data.validation : data.test), images);
   Json study = {{"images", chosen.size()}, {"others", others.size()}, {"others_are", has_validation ? "validation" : "test"}};
   for (const layerwise::BinaryLayer& layer : model.layers) {
     const std::string& name = layer.spec().name;

@@ -151,7 +151,7 @@ void LayoutSettings::add_compression(nlohmann::json& identity) const {
 
 void LayoutSettings::announce_compression(Terminal& terminal, mpi::Grid& grid, const plan::FloatModel& model,
                                           const char* model_command) const {
-  if (compress_rank == 0) return;
+  if (compress_rank == 0 || grid.shape().data == 1) return;
   const auto shards = static_cast<std::size_t>(shard == "none" ? 1 : grid.shards().size());
   const std::uint64_t sent =
       plan::compression_of(model, compress_rank, train::float_format_named(compress_format), shards).sent.sum();

@@ -179,7 +179,7 @@ fs::path find_run(const std::string& argument) {
   return fs::exists(folder / options_file) ? folder : fs::path();
 }
 
-void DataOptions::declare(Options& options) {
+void DataOptions::declare(Options& options, bool of_model) {
   static const std::vector<Options::Need> needs{{"split-seed", "validation", {"!0"}}};
   options.needs(needs);
   options.text(
@@ -194,11 +194,17 @@ void DataOptions::declare(Options& options) {
   options.count("max-train", max_train, 0, std::numeric_limits<std::int64_t>::max(),
                 "Largest number of training images: the first ones or, of a folder, some; 0: all");
   options.count("max-test", max_test, 0, std::numeric_limits<std::int64_t>::max(), "Largest number of test images; 0: all");
-  declare_folders(options);
+  declare_folders(options, of_model);
 }
 
-void DataOptions::declare_folders(Options& options) {
-  options.count("image-size", image_size, 8, 512, "Height and width in pixels that the middle of each image in a folder gets");
+void DataOptions::declare_folders(Options& options, bool of_model) {
+  const std::string what = "Height and width in pixels that the middle of each image in a folder gets";
+  if (of_model) {
+    options.without_defaults(
+        [&] { options.count("image-size", image_size, 8, 512, what + "; without it those of the model's images"); });
+  } else {
+    options.count("image-size", image_size, 8, 512, what);
+  }
   options.bytes(
       "image-memory", image_memory,
       "Memory for decoded images of a folder; larger sets are decoded once into a file of the cache, and read from there");

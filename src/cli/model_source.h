@@ -72,9 +72,10 @@ struct DataOptions {
   std::string image_store = "auto";  // folder of decoded images that exceed it; auto: the user's cache; "": they stay in memory
   std::uint64_t image_store_limit = std::uint64_t{8} << 30;
 
-  void declare(Options& options);
+  // of_model: the size of images in folders is a model's unless it is asked for.
+  void declare(Options& options, bool of_model = false);
   // Declares, of these, how images of folders are read.
-  void declare_folders(Options& options);
+  void declare_folders(Options& options, bool of_model = false);
   // Number of validation images by --validation for a training set of `images`. Throws a usage error.
   std::size_t validation_images(std::size_t images) const;
 };

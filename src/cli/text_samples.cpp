@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/signals.h"
 #include "cli/step_samples.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -50,7 +51,7 @@ nlohmann::json TextSamples::draw(train::Session& training, const std::function<v
     options.end = tokenizer_.end_of_text();
     const auto drawn = models::sample(models::GptForward(engine_, net_), prompt_, options, [&](std::size_t, std::int32_t) {
       sign();
-      return true;
+      return !stop_requested();  // with a shorter text: the run has other things to do
     });
     // Together: some tokenizers drop a space at the beginning.
     std::vector<std::int32_t> all = prompt_;

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/random.h>
 
 #include <array>
@@ -186,11 +187,15 @@ void check_name_length(const std::filesystem::path& path, const std::filesystem:
 // then, in which nothing shows that the program is alive.
 constexpr std::uint64_t most_unsent = std::uint64_t{64} << 20U;
 
-// Waits for what was sent on before, so that flush() has little left. An error comes again there.
-void send_on([[maybe_unused]] int descriptor) {
+// Waits for what was sent on before, so that flush() has little left. Gives the error of writing to the device, which flush()
+// does not tell again, or 0, also where a file system does not know the call.
+int send_on([[maybe_unused]] int descriptor) {
 #ifdef SYNC_FILE_RANGE_WRITE
-  ::sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE);
+  if (::sync_file_range(descriptor, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE) != 0) {
+    if (errno == EIO || errno == ENOSPC || errno == EDQUOT) return errno;
+  }
 #endif
+  return 0;
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -236,7 +241,7 @@ void write_parts_atomically(const std::filesystem::path& path, const std::functi
       unsent += part.size();
       if (unsent < most_unsent) return;
       unsent = 0;
-      send_on(descriptor);
+      check(send_on(descriptor));
     });
     check(flush(descriptor));
     check(::rename(temporary.c_str(), path.c_str()) != 0 ? errno : 0);

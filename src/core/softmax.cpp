@@ -27,6 +27,20 @@ float largest(std::span<const float> logits) {
   return most;
 }
 
+// Cross entropies of the labels of the same logits.
+class CrossEntropies {
+ public:
+  explicit CrossEntropies(std::span<const float> logits) : most_(static_cast<double>(largest(logits))) {
+    double sum = 0.0;
+    for (const float logit : logits) sum += exp_below_one(static_cast<double>(logit) - most_);
+    log_sum_ = std::isnan(sum) ? sum : log_double(sum);
+  }
+  double of(float logit) const { return std::isnan(log_sum_) ? log_sum_ : log_sum_ - (static_cast<double>(logit) - most_); }
+
+ private:
+  double most_, log_sum_;
+};
+
 }  // namespace
 
 float exp_fixed(float x) {
@@ -55,11 +69,13 @@ void softmax(std::span<const float> logits, std::span<float> probabilities) {
 
 double cross_entropy(std::span<const float> logits, std::size_t label) {
   assert(label < logits.size());
-  const double most = static_cast<double>(largest(logits));
-  double sum = 0.0;
-  for (const float logit : logits) sum += exp_below_one(static_cast<double>(logit) - most);
-  if (std::isnan(sum)) return sum;
-  return log_double(sum) - (static_cast<double>(logits[label]) - most);
+  return CrossEntropies(logits).of(logits[label]);
+}
+
+void subtract_cross_entropies(std::span<const float> logits, std::span<float> scores) {
+  assert(!logits.empty() && logits.size() == scores.size());
+  const CrossEntropies all(logits);
+  for (std::size_t l = 0; l < logits.size(); ++l) scores[l] -= static_cast<float>(all.of(logits[l]));
 }
 
 std::optional<std::int64_t> micro_nats(double nats) {

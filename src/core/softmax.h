@@ -24,6 +24,9 @@ void softmax(std::span<const float> logits, std::span<float> probabilities);
 // -log softmax(logits)[label] in nats, without loss of precision for small probabilities. logits: (N), label < N.
 double cross_entropy(std::span<const float> logits, std::size_t label);
 
+// scores[l] -= cross_entropy(logits, l), rounded to a float, for all labels in one pass. Both (N).
+void subtract_cross_entropies(std::span<const float> logits, std::span<float> scores);
+
 // A loss in millionths of a nat, rounded, for sums that do not depend on their order. Nothing for NaN and for what exceeds
 // largest_micro_nats either way, of which a signed sum has room for four million.
 inline constexpr std::int64_t largest_micro_nats = std::int64_t{1} << 40;

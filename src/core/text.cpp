@@ -18,7 +18,15 @@ std::optional<Number> parse_number(std::string_view text) {
   return number;
 }
 
-// Bytes of the well-formed UTF-8 character (RFC 3629) that a text begins with, 0 if it does not begin with one.
+// C0 but line ends and tabs, DEL, and C1, of which terminals take U+009B for ESC [ (ECMA-48, section 5.4).
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character.front());
+  if (character.size() == 2) return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+  return character.size() == 1 && ((first < 0x20 && first != '\n' && first != '\t') || first == 0x7F);
+}
+
+}  // namespace
+
 std::size_t character_length(std::string_view text) {
   // By the first byte: how many follow, and the smallest number that needs them all.
   const auto first = static_cast<unsigned char>(text.front());
@@ -35,15 +43,6 @@ std::size_t character_length(std::string_view text) {
   if (code < smallest || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return 0;
   return static_cast<std::size_t>(more) + 1;
 }
-
-// C0 but line ends and tabs, DEL, and C1, of which terminals take U+009B for ESC [ (ECMA-48, section 5.4).
-bool is_control(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character.front());
-  if (character.size() == 2) return first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
-  return character.size() == 1 && ((first < 0x20 && first != '\n' && first != '\t') || first == 0x7F);
-}
-
-}  // namespace
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view blanks = " \t\r\n";

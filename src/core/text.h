@@ -29,6 +29,10 @@ std::size_t json_depth(std::string_view text);
 // More than any file has that means something to this program: deeper ones could exhaust the stack.
 inline constexpr std::size_t deepest_json = 100;
 
+// Bytes of the well-formed UTF-8 character (RFC 3629) that a text, which is not empty, begins with, 0 if it does not begin with
+// one.
+std::size_t character_length(std::string_view text);
+
 // Number of bytes before a character at the end that is not whole yet, or that stands for such bytes (U+FFFD): what may be
 // shown of a text that goes on.
 std::size_t whole_characters(std::string_view text);

@@ -38,6 +38,8 @@ void Dataset::check_reads() const {
   if (store != nullptr) store->check();
 }
 
+bool Dataset::has_failed_read() const noexcept { return store != nullptr && store->has_failed(); }
+
 void Dataset::prefetch(std::size_t i) const {
   if (store != nullptr) store->prefetch(places[i]);
 }

@@ -47,6 +47,8 @@ struct Dataset {
   std::span<const std::uint8_t> image(std::size_t i, std::vector<std::uint8_t>& room) const;
   // Throws Error(io) if an image could not be read.
   void check_reads() const;
+  // Whether one could not, as far as this thread knows: at least after its own reads.
+  bool has_failed_read() const noexcept;
   // Asks for an image that will be wanted soon.
   void prefetch(std::size_t i) const;
 };

@@ -66,7 +66,7 @@ Listing list_images(const fs::path& folder, const std::vector<std::string>& foun
 // Everything that the pixels depend on: a picture that changes has another size or time.
 Hash128 key_of(const fs::path& folder, const Dataset& dataset, const Listing& listing) {
   Hasher hasher;
-  hasher.update(std::string_view("bitloom pixels 3"));
+  hasher.update(std::string_view("bitloom pixels 4"));
   hasher.update(dataset.shape.height).update(dataset.shape.width).update(dataset.shape.channels);
   for (std::size_t i = 0; i < listing.files.size(); ++i) {
     const fs::path path = listing.path(folder, dataset, i);

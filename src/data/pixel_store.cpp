@@ -208,7 +208,7 @@ void PixelStore::prefetch(std::size_t i) const noexcept {
 }
 
 void PixelStore::check() const {
-  if (failed_ == images_) return;
+  if (!has_failed()) return;
   fail(ErrorKind::io, "{}: image {} cannot be read or is damaged; remove the file, and it is made again", path_.string(),
        failed_.load());
 }

@@ -44,6 +44,7 @@ class PixelStore {
   void prefetch(std::size_t i) const noexcept;
   // Throws Error(io) if a read failed.
   void check() const;
+  bool has_failed() const noexcept { return failed_ != images_; }
 
  private:
   PixelStore(std::filesystem::path path, int descriptor, const Hash128& key, std::size_t images, std::size_t image_bytes);

@@ -73,16 +73,17 @@ void plan_time(const FloatLayout& layout, const FloatTimes& times, const Costs& 
 
 // "" or why stages cannot hand on a micro-batch, for a grid and options that have nothing else against them.
 std::string reason_against_handing_on(const FloatModel& model, const mpi::GridShape& grid, const FloatOptions& options) {
+  const auto stages = static_cast<std::size_t>(grid.pipeline);
   std::uint64_t largest = 0;  // wherever the net is cut, for which most models need no layout
   for (std::size_t i = 0; i + 1 < model.layers.size(); ++i) largest = std::max(largest, model.layers[i].output);
   largest *= dtype_size(options.train.values);
-  if (train::reason_against_messages(options.micro_batch, largest).empty()) return "";
+  if (train::reason_against_messages(stages, options.micro_batch, largest).empty()) return "";
   const FloatLayout layout = layout_of(model, grid, options);
   largest = 0;
   for (std::size_t part = 0; part + 1 < layout.shape.parts(); ++part) {
     largest = std::max(largest, layout.output_bytes(part) / options.micro_batch);
   }
-  return train::reason_against_messages(options.micro_batch, largest);
+  return train::reason_against_messages(stages, options.micro_batch, largest);
 }
 
 }  // namespace

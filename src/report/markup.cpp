@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/text.h"
+
 namespace bitloom::report {
 
 namespace {
@@ -11,22 +13,15 @@ constexpr std::string_view replacement = "\xEF\xBF\xBD";  // U+FFFD
 
 bool continues(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
 
-// The length in bytes of the character at the start of `text`, 0 when it is not valid UTF-8 or XML forbids it.
-// Source: RFC 3629; XML 1.0, production 2 (Char).
-std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return first >= 0x20 || first == '\t' || first == '\n' || first == '\r' ? (first == 0x7F ? 0 : 1) : 0;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  std::uint32_t point = first & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!continues(byte(i))) return 0;
-    point = (point << 6) | (byte(i) & 0x3FU);
-  }
-  const bool overlong = (length == 3 && point < 0x800) || (length == 4 && point < 0x10000);
-  const bool forbidden = point < 0xA0 || (point >= 0xD800 && point <= 0xDFFF) || point == 0xFFFE || point == 0xFFFF;
-  return overlong || forbidden || point > 0x10FFFF ? 0 : length;
+// The length in bytes of the character at the start of `text`, 0 when it is not valid UTF-8, or a control character or another
+// one that XML forbids (XML 1.0, production 2).
+std::size_t shown_length(std::string_view text) {
+  const std::size_t length = character_length(text);
+  const auto first = static_cast<unsigned char>(text.front());
+  if (length == 1) return (first >= 0x20 && first != 0x7F) || first == '\t' || first == '\n' || first == '\r' ? 1 : 0;
+  const bool is_control = first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0;
+  const bool is_no_character = text.starts_with("\xEF\xBF\xBE") || text.starts_with("\xEF\xBF\xBF");
+  return is_control || is_no_character ? 0 : length;
 }
 
 }  // namespace
@@ -35,7 +30,7 @@ std::string escape(std::string_view text) {
   std::string result;
   result.reserve(text.size() + text.size() / 8);
   while (!text.empty()) {
-    const std::size_t length = character_length(text);
+    const std::size_t length = shown_length(text);
     if (length == 0) {
       result += replacement;
       text.remove_prefix(1);

@@ -87,8 +87,9 @@ std::string mistake_table(const ResultEvent& result) {
 
 std::string confusion(const ResultEvent& result, std::string_view note) {
   if (result.confusion.empty()) return "";
-  std::string body;
+  std::string body, text(note);
   if (result.classes.size() <= most_classes) {
+    text += " The diagonal counts the correct ones; the mistakes beside it are coloured relative to the most frequent one.";
     HeatMap map;
     map.title = "Confusion matrix";
     map.row_title = "true class";
@@ -108,12 +109,7 @@ std::string confusion(const ResultEvent& result, std::string_view note) {
   if (!few)
     body += "<details><summary>all classes</summary>" + class_bars(result, all, "Accuracy per class", 2 * half_width) +
             "</details>\n";
-  return section(
-      "confusion", "Which classes are told apart",
-      fmt::format("{} The diagonal counts the correct ones; the mistakes beside it are coloured relative to the most "
-                  "frequent one.",
-                  note),
-      body);
+  return section("confusion", "Which classes are told apart", text, body);
 }
 
 std::string filters(const Filters& from, std::string_view meaning) {

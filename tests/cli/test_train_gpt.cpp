@@ -260,10 +260,10 @@ TEST_CASE("a GPT's run goes on with the micro-batch that it had, where that fits
   stop("less", {"--micro-batch", "4", "--sample-every", "0"});
   const Outcome other = resume("less", {"--micro-batch", "auto", "--memory", memory});
   CHECK(has(other.out, "(2 at once)"));
-  CHECK(
-      has(other.err,
-          "--micro-batch: auto; the run in less had 4 sequences at once, which do not fit here: it goes on with 2, to a result "
-          "like it, not to the same bits"));
+  CHECK(has(other.err,
+            "--micro-batch: auto; the run in less had 4 sequences at once, which are not possible here: it goes on with 2, to "
+            "a result "
+            "like it, not to the same bits"));
 }
 
 TEST_CASE("what train gpt and sample refuse", "[gpt]") {

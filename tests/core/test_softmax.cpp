@@ -122,6 +122,11 @@ TEST_CASE("softmax and cross-entropy agree with the textbook", "[softmax]") {
     CHECK(std::abs(static_cast<double>(probabilities[i]) - expected) < 2e-7 * expected);
     CHECK(std::abs(cross_entropy(logits, i) + std::log(expected)) < 1e-9);
   }
+  std::vector<float> scores{1.0F, 2.0F, 3.0F, 4.0F, 5.0F};
+  subtract_cross_entropies(logits, scores);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    CHECK(scores[i] == static_cast<float>(i + 1) - static_cast<float>(cross_entropy(logits, i)));
+  }
   CHECK(softmax_of({7.0F}) == std::vector<float>{1.0F});
   CHECK(cross_entropy(std::vector<float>{7.0F}, 0) == 0.0);
 }
@@ -151,6 +156,9 @@ TEST_CASE("a NaN or +infinity among the logits is not hidden", "[softmax]") {
                                            {-infinite_value, -infinite_value, -infinite_value}}) {
     for (const float probability : softmax_of(logits)) CHECK(std::isnan(probability));
     CHECK(std::isnan(cross_entropy(logits, 1)));
+    std::vector<float> scores(3);
+    subtract_cross_entropies(logits, scores);
+    for (const float score : scores) CHECK(std::isnan(score));
   }
 }
 

@@ -64,8 +64,7 @@ TEST_CASE("UTF-8 is told from other bytes", "[text]") {
   }
 }
 
-// Names in data sets and settings reached the terminal as they were: they could clear it, or set its title.
-TEST_CASE("a text that goes on is shown up to its last whole character") {
+TEST_CASE("a text that goes on is shown up to its last whole character", "[text]") {
   CHECK(whole_characters("") == 0);
   CHECK(whole_characters("abc") == 3);
   const std::string smile = "ab\U0001F600";
@@ -78,6 +77,7 @@ TEST_CASE("a text that goes on is shown up to its last whole character") {
   CHECK(whole_characters("\x80\x80\x80\x80\x80") == 5);
 }
 
+// Names in data sets and settings reached the terminal as they were: they could clear it, or set its title.
 TEST_CASE("control characters and bytes that are no UTF-8 are written out", "[text]") {
   CHECK(printable("plain, caf\u00e9 \U0001F600\n\tindented") == "plain, caf\u00e9 \U0001F600\n\tindented");
   CHECK(printable("\x1b[2J\x07\r\b\x7f") == "\\x1b[2J\\x07\\x0d\\x08\\x7f");

@@ -117,7 +117,9 @@ TEST_CASE("damage to a stored image is found, and the file named", "[pixel_store
   std::vector<std::uint8_t> image(bytes);
   store->read(2, image);
   store->check();
+  CHECK_FALSE(store->has_failed());
   store->read(3, image);
+  CHECK(store->has_failed());
   CHECK(image == std::vector<std::uint8_t>(bytes, 0));
   CHECK(message_of(ErrorKind::io, [&] { store->check(); }) ==
         file.string() + ": image 3 cannot be read or is damaged; remove the file, and it is made again");

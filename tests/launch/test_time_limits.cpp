@@ -29,4 +29,7 @@ TEST_CASE("processes that are not at work yet have a minute more, and end soon w
   CHECK_FALSE(is_overdue({false, 100, 29}, deadline));
   CHECK_FALSE(is_overdue({false, 29, 100}, deadline));
   CHECK(is_overdue({false, 31, 31}, deadline));
+  // Whatever they say meanwhile.
+  CHECK_FALSE(is_overdue({false, 1, 599}, deadline));
+  CHECK(is_overdue({false, 1, 601}, deadline));
 }

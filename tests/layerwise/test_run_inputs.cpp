@@ -2,10 +2,13 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "core/hash.h"
 #include "core/metrics.h"
+#include "data/pixel_store.h"
 #include "layerwise/cache.h"
 #include "layerwise/trainer.h"
 #include "tests/layerwise/small_run.h"
@@ -13,6 +16,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/files.h"
+#include "tests/support/message_of.h"
 
 using namespace bitloom;
 using namespace bitloom::layerwise;
@@ -103,6 +107,56 @@ TEST_CASE("cached outputs of frozen layers give the net that recomputed ones do"
     CHECK(has(log_of(options("auto", "auto")), "us to compute"));
     CHECK(difference(expected, result_of(folder / "auto")) == "");
   }
+}
+
+TEST_CASE("an image that cannot be read leaves no record of one without anything in it", "[trainer][frozen]") {
+  const TempDir folder;
+  const auto options = [&](const char* name, const char* frozen) {
+    RunOptions result = with_copies(folder / name, frozen);
+    result.train.augment = data::parse_augment("crop2,flip");
+    return result;
+  };
+  log_of(options("expected", "recompute"));
+  forget_stages(folder / "cache");
+
+  constexpr Hash128 store_key{1, 2};
+  const data::DataSplits images = splits();
+  const std::size_t bytes = images.train.shape.size();
+  const auto stored = [&] {
+    data::DataSplits same = images;
+    same.train.store = data::PixelStore::open(
+        folder / "store", std::uint64_t{1} << 30U, store_key, images.train.size(), bytes,
+        [&](std::size_t i, std::span<std::uint8_t> out) { std::ranges::copy(images.train.image(i), out.begin()); });
+    same.train.pixels.clear();
+    for (std::uint32_t i = 0; i < images.train.size(); ++i) same.train.places.push_back(i);
+    return same;
+  };
+  const auto damage_or_mend = [&] {
+    const fs::path file = folder / "store" / (store_key.hex() + ".pixels");
+    const std::streamoff place = 64 + 3 * (8 + static_cast<std::streamoff>(bytes)) + 8 + 10;
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(place);
+    const auto byte = static_cast<char>(~stream.get());
+    stream.seekp(place);
+    stream.put(byte);
+  };
+  RunOptions cached = options("cached", "cache");
+  int step = 0;
+  cached.stop = [&] {  // when layer b has seen one copy of the images
+    if (++step == 7) damage_or_mend();
+    return false;
+  };
+  Lines lines;
+  mpi::Comm comm;
+  CHECK(has(message_of(ErrorKind::io, [&] { train(simd::kernels(), comm, cached, stored(), lines); }),
+            "image 3 cannot be read or is damaged"));
+  damage_or_mend();
+  CHECK_FALSE(record_files(folder / "cache").empty());
+  forget_stages(folder / "cache");
+  cached.stop = nullptr;
+  cached.folder = folder / "again";
+  train(simd::kernels(), comm, cached, stored(), lines);
+  CHECK(difference(result_of(folder / "expected"), result_of(folder / "again")) == "");
 }
 
 TEST_CASE("each image alternates with its mirror image", "[trainer]") {

@@ -169,10 +169,13 @@ TEST_CASE("a damaged checkpoint gives way to the one before", "[trainer]") {
     if (both) damage(options.folder / "checkpoint.previous.safetensors");
     Lines lines;
     mpi::Comm comm;
+    options.command = "resumed";
     const RunResult result = train(simd::kernels(), comm, resumed(options), splits(), lines);
     CHECK(has(lines.text(), "trying the one before"));
     CHECK(has(lines.text(), ": a checkpoint every 0 s, of "));
     CHECK(has(lines.text(), "training starts from the beginning") == both);
+    // Begun anew it is another run, with the options of now.
+    CHECK((nlohmann::json::parse(read_file(options.folder / "config.json"))["command"] == "resumed") == both);
     // The one before is of whatever step had passed when the disk was ready for it.
     CHECK((result.steps == 10) == both);
     CHECK(result.images == 400);

@@ -288,6 +288,15 @@ TEST_CASE("a discrete VAE learns, and its files give the same codes", "[dvae]") 
   CHECK(has(message_of(ErrorKind::data, [&] { load_dvae(other, path); }), "decoder.blocks.input.weight"));
 }
 
+TEST_CASE("as many images are encoded at once as have a gigabyte of maps", "[dvae]") {
+  CHECK(images_at_once(find_dvae("full"), DType::f32) == 4);
+  CHECK(images_at_once(find_dvae("full"), DType::bf16) == 8);
+  DvaeConfig config;
+  CHECK(images_at_once(config, DType::f32) == 32);
+  config.side = 1U << 14U;
+  CHECK(images_at_once(config, DType::f32) == 1);
+}
+
 TEST_CASE("a discrete VAE learns the same in any micro-batches", "[dvae]") {
   constexpr std::size_t batch = 4;
   std::vector<double> expected;

@@ -332,13 +332,13 @@ TEST_CASE("a message that is refused for its length does not keep its sender wai
 // Ranks that got a checkpoint over a slow link were taken for hanging.
 TEST_CASE("long broadcasts arrive whole, and give a sign of life after every piece") {
   Comm& comm = test::world();
-  constexpr std::size_t size = (std::size_t{64} << 20U) + 5;  // 64 pieces and a bit
+  constexpr std::size_t size = (std::size_t{64} << 20U) + 5;  // 8 pieces and a bit
   int signs = 0;
   std::vector<std::byte> mine(comm.is_root() ? size : 0);
   for (std::size_t i = 0; i < mine.size(); i += 4096) mine[i] = static_cast<std::byte>(contribution(0, i));
   if (comm.is_root()) mine.back() = std::byte{7};
   const std::vector<std::byte> all = comm.broadcast_bytes(std::move(mine), 0, [&] { ++signs; });
-  REQUIRE(signs == 65);
+  REQUIRE(signs == 9);
   REQUIRE(all.size() == size);
   REQUIRE(all.back() == std::byte{7});
   bool same = true;

@@ -121,7 +121,7 @@ TEST_CASE("micro-batches that are too large for a message between stages are nei
   const FloatModel huge = equal_layers(4, std::uint64_t{1} << 30U);
   CHECK(has(message_of(ErrorKind::usage,
                        [&] { choose_micro_batch(huge, stages, options_of(8, 0), fast_links(), 1, "less of it takes less"); }),
-            "`pipeline`: expected 1, since stages hand on 4.0 GiB of an example"));
+            "`pipeline`: 2; expected 1, since stages hand on 4.0 GiB of an example"));
 }
 
 TEST_CASE("a grid is possible where nothing is against it and it fits", "[float_plan]") {

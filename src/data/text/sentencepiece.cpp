@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/field.h"
+#include "core/progress.h"
 #include "core/text.h"
 #include "data/text/sentencepiece_model.h"
 #include "data/text/tokenizer_kinds.h"
@@ -47,11 +48,10 @@ class SentencepieceTokenizer final : public Tokenizer {
     if (!is_utf8(text)) fail(ErrorKind::data, "a text is not UTF-8, which the tokenizer, a sentencepiece model, expects");
     DropoutDraws draws = dropout_draws(dropout, text);
     if (!by_line_ && text.size() > most_bytes_at_once) {
-      fail(
-          ErrorKind::data,
-          "a document of {} MiB; a sentencepiece model that changes white space takes one as a whole: expected at most {} MiB, "
-          "with {} or in more files",
-          text.size() >> 20U, most_bytes_at_once >> 20U, marked_field("documents"));
+      fail(ErrorKind::data,
+           "a document of {}; a sentencepiece model that changes white space takes one as a whole: expected at most {}, "
+           "with {} or in more files",
+           format_bytes(text.size()), format_bytes(most_bytes_at_once), marked_field("documents"));
     }
     if (dropout.rate > 0 && merges_.size() == 0) require_no_dropout(dropout, "sentencepiece, here without byte pairs");
     MergeTable::Scratch scratch;

@@ -28,24 +28,24 @@ void require_same(mpi::Comm& comm, std::span<const nn::Shape> inputs, DType valu
              ErrorKind::data);
 }
 
-void require_short_messages(std::span<const nn::Shape> inputs, DType values) {
+void require_short_messages(std::size_t stages, std::span<const nn::Shape> inputs, DType values) {
   std::uint64_t largest = 0;
   for (std::size_t part = 1; part + 1 < inputs.size(); ++part) {
     largest = std::max<std::uint64_t>(largest, inputs[part].size() * dtype_size(values));
   }
   const std::size_t examples = std::max<std::size_t>(1, inputs.front()[0]);
-  const std::string reason = reason_against_messages(examples, (largest + examples - 1) / examples);
+  const std::string reason = reason_against_messages(stages, examples, (largest + examples - 1) / examples);
   if (!reason.empty()) fail(ErrorKind::usage, "{}", reason);
 }
 
 }  // namespace
 
-std::string reason_against_messages(std::size_t examples, std::uint64_t bytes) {
+std::string reason_against_messages(std::size_t stages, std::size_t examples, std::uint64_t bytes) {
   if (examples * bytes <= most_message_bytes) return "";
   const auto handed_on = fmt::format("stages hand on {} of an example, and at most {} at once", format_bytes(bytes),
                                      format_bytes(most_message_bytes));
   const std::uint64_t most = most_message_bytes / bytes;
-  if (most == 0) return fmt::format("{}: expected 1, since {}", marked_field("pipeline"), handed_on);
+  if (most == 0) return fmt::format("{}: {}; expected 1, since {}", marked_field("pipeline"), stages, handed_on);
   return fmt::format("{}: {}; expected at most {}, since {}", marked_field("micro_batch"), examples, most, handed_on);
 }
 
@@ -59,7 +59,7 @@ StageMessages::StageMessages(nn::Engine& engine, mpi::Comm& comm, const Pipeline
       log_(log),
       stage_(static_cast<std::size_t>(comm.rank())) {
   require_same(comm, inputs_, values);
-  if (shape_.stages > 1) require_short_messages(inputs_, values);
+  if (shape_.stages > 1) require_short_messages(shape_.stages, inputs_, values);
 }
 
 void StageMessages::begin(const Schedule& schedule, std::span<const std::uint64_t> micro_batches) {

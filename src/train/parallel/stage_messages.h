@@ -21,7 +21,7 @@ namespace bitloom::train {
 
 // "" or why stages cannot hand on that many examples at once, each of `bytes` bytes between two parts, with the fields' names:
 // a message has no more bytes than MPI's ints count.
-std::string reason_against_messages(std::size_t examples, std::uint64_t bytes);
+std::string reason_against_messages(std::size_t stages, std::size_t examples, std::uint64_t bytes);
 
 class StageMessages {
  public:
