@@ -117,7 +117,7 @@ void ViewOptions::declare(Options& options, bool binary_alone) {
     options.number(
         "sure", sure, 0, 1,
         help("Probability of its likeliest class with which an image has no more views; 1: each has all; without it: ",
-             "as the model says. Of C alone", "as a binary model says, 1 for a convolutional net"),
+             "as the model says; for format c only", "as a binary model says, 1 for a convolutional net"),
         true);
   });
 }

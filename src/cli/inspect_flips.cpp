@@ -36,13 +36,6 @@ Json to_json(const layerwise::FlipStudy& study) {
           {"together", together}};
 }
 
-// The first images or, where they come class by class as those of folders do, of all classes.
-data::Dataset some_images(data::Dataset set, std::size_t images) {
-  if (images < set.size() && std::ranges::is_sorted(set.labels)) return data::split_validation(set, images, 1);
-  data::truncate(set, images);
-  return set;
-}
-
 }  // namespace
 
 Json study_run_flips(const std::string& run, const std::filesystem::path& file, std::size_t images, Terminal& terminal) {
@@ -58,8 +51,8 @@ Json study_run_flips(const std::string& run, const std::filesystem::path& file, 
   }
   data::DataSplits data = data_of_run(folder);
   const bool has_validation = data.validation.size() != 0;
-  const data::Dataset chosen = some_images(std::move(data.train), images);
-  const data::Dataset others = some_images(std::move(has_validation ? data.validation : data.test), images);
+  const data::Dataset chosen = data::some_images(std::move(data.train), images);
+  const data::Dataset others = data::some_images(std::move(has_validation ? data.validation : data.test), images);
   Json study = {{"images", chosen.size()}, {"others", others.size()}, {"others_are", has_validation ? "validation" : "test"}};
   for (const layerwise::BinaryLayer& layer : model.layers) {
     const std::string& name = layer.spec().name;

@@ -68,6 +68,12 @@ void truncate(Dataset& dataset, std::size_t count) {
   }
 }
 
+Dataset some_images(Dataset dataset, std::size_t count) {
+  if (count < dataset.size() && std::ranges::is_sorted(dataset.labels)) return split_validation(dataset, count, 1);
+  truncate(dataset, count);
+  return dataset;
+}
+
 Dataset split_validation(Dataset& train, std::size_t count, std::uint64_t seed) {
   if (train.size() > std::numeric_limits<std::uint32_t>::max())
     fail(ErrorKind::usage, "{} has {} images: a split is limited to 2^32 - 1", train.name, train.size());

@@ -72,6 +72,8 @@ void append_image(Dataset& to, const Dataset& from, std::size_t i);
 
 // Keeps the first `count` images (all of them if there are fewer).
 void truncate(Dataset& dataset, std::size_t count);
+// That many images: the first ones or, of a set that comes class by class as those of folders do, some of all classes.
+Dataset some_images(Dataset dataset, std::size_t count);
 
 // Moves `count` images, chosen by a shuffle keyed by (seed, Stream::validation_split), out of `train` into the set that is
 // returned; both keep the order in which the images had stood. Works in place: only the moved images are copied.

@@ -172,6 +172,12 @@ TEST_CASE("stopped trainings of text to image go on to the same bits, and severa
     // More steps than before, and with them a longer warm-up, which is over.
     place.run({"train", is_clip ? "clip" : "dalle", "--resume", "--steps", "48", "--out", part});
     CHECK(last(place / part, "steps") == 48);
+    if (is_clip) {
+      const Outcome four = run_ranks(place.folder.path(), 4,
+                                     {"train", "clip", "--resume", "--steps", "72", "--out", part, "--micro-batch", "auto"});
+      CHECK(four.code == 2);
+      CHECK(has(four.err, "tells 6 pairs apart at once; a process's share of the batch would be 3"));
+    }
     const std::string two = whole + "-two";
     place.run(args(two, {"--micro-batch", "6"}), 2);
     CHECK(last(place / two, "validation_loss") == Approx(last(place / whole, "validation_loss")).epsilon(1e-3));

@@ -1,6 +1,7 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <set>
 
 #include "core/random.h"
 #include "tests/support/catch.h"
@@ -83,6 +84,19 @@ TEST_CASE("truncate keeps the first images") {
   truncate(dataset, 3);
   CHECK(numbers(dataset) == std::vector<int>{0, 1, 2});
   CHECK(dataset.pixels.size() == 18);
+}
+
+// The flips of single weights were studied on the first class of a folder alone.
+TEST_CASE("some images are the first ones, or of all classes where they come class by class") {
+  Dataset dataset = numbered(40);
+  dataset.class_names = {"a", "b", "c", "d"};
+  for (std::size_t i = 0; i < 40; ++i) dataset.labels[i] = static_cast<std::uint16_t>(i % 4);
+  CHECK(numbers(some_images(dataset, 3)) == std::vector<int>{0, 1, 2});
+  std::ranges::sort(dataset.labels);
+  CHECK(some_images(dataset, 50).size() == 40);
+  const Dataset some = some_images(dataset, 20);
+  CHECK(some.size() == 20);
+  CHECK(std::set<std::uint16_t>(some.labels.begin(), some.labels.end()).size() == 4);
 }
 
 TEST_CASE("the content hash covers pixels, labels, shape and class names but not the name") {

@@ -47,8 +47,8 @@ std::map<std::string, ImageFacts> read_facts(const fs::path& folder, const std::
       bad.attempt(first + i, [&] {
         auto& [name, fact] = *images[first + i];
         const fs::path path = folder / name;
-        const FileMapping file(path);
-        fact = {image_shape(file.bytes(), path.string()), hash_bytes(file.bytes())};
+        const std::vector<std::byte> file = read_bytes(path);  // not mapped, as in read_image()
+        fact = {image_shape(file, path.string()), hash_bytes(file)};
       });
     });
     if (progress != nullptr) progress->update(fmt::format("{} of {} images", first + count, images.size()));
