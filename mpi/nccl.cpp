@@ -138,6 +138,27 @@ struct DeviceComm::State {
     }
   }
 
+  // Until all ranks have made the communicator, or all know of one that cannot, for which the others would wait in NCCL.
+  void meet() {
+    const double most = comm->settings().watchdog_seconds;
+    Patience patience(Clock::now());
+    for (;;) {
+      const bool is_under_way = comm->together([&] {
+        ncclResult_t state = ncclSuccess;
+        check(ncclCommGetAsyncError(nccl, &state));
+        check(state);
+        return state == ncclInProgress;
+      });
+      // Not counted as traffic: how often depends on time.
+      constexpr std::int64_t done = 0, waits = 1, gives_up = 2;
+      const bool is_late = most > 0 && patience.waited(Clock::now()) > most;
+      const std::int64_t slowest = comm->state().largest(!is_under_way ? done : is_late ? gives_up : waits, "NCCL");
+      if (slowest == done) return;
+      if (slowest == gives_up) lose(fmt::format("NCCL: {} of {}: no answer for {:.0f} s", last, comm->state().self(), most));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
   // Starts the operations of f as one group, and waits until they are on their way: the stream must not be used before.
   template <typename F>
   void group(const char* what, F&& f) {
@@ -185,18 +206,17 @@ DeviceComm::DeviceComm(Comm& comm, int gpu, void* stream) : state_(std::make_uni
   ncclUniqueId id = {};
   comm.together([&] {
     if (cudaSetDevice(gpu) != cudaSuccess) fail(ErrorKind::io, "cuda:{}: it cannot be used", gpu);
-    if (comm.is_root() && comm.size() > 1) state_->check(ncclGetUniqueId(&id));
+    if (comm.size() == 1) return;
+    for (cudaEvent_t& end : state_->ends) state_->check(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
+    if (comm.is_root()) state_->check(ncclGetUniqueId(&id));
   });
   if (comm.size() == 1) return;
   // A new communicator for every group, rather than ncclCommSplit(), which needs one of the whole run.
   comm.broadcast(std::as_writable_bytes(std::span(&id, 1)));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // a peer that is gone must not hold this rank for ever
-  comm.together([&] {
-    for (cudaEvent_t& end : state_->ends) state_->check(cudaEventCreateWithFlags(&end, cudaEventDisableTiming));
-    state_->check(ncclCommInitRankConfig(&state_->nccl, comm.size(), id, comm.rank(), &config));
-    state_->wait([] { return true; });
-  });
+  comm.together([&] { state_->check(ncclCommInitRankConfig(&state_->nccl, comm.size(), id, comm.rank(), &config)); });
+  state_->meet();
   state_->is_sound = true;
 }
 

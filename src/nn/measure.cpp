@@ -54,21 +54,33 @@ Tensor normal_matrix(Engine& engine, std::size_t size, DType values, std::uint64
   return matrix;
 }
 
+// The result of f(). Tensors of the sizes that it measures do not come back: their memory is not kept.
+template <typename F>
+double measured(Engine& engine, F&& f) {
+  const double speed = f();
+  engine.pool().trim();
+  return speed;
+}
+
 }  // namespace
 
 double measure_matmul(Engine& engine, DType values, double seconds) {
-  const std::size_t size = measured_side(engine);
-  const Tensor a = normal_matrix(engine, size, values, 1);
-  const Tensor b = normal_matrix(engine, size, values, 2);
-  Tensor c = engine.empty({size, size}, values, Use::workspace);
-  return 2.0 * std::pow(size, 3) / fastest(engine, seconds, [&] { matmul(engine, a, b, c); });
+  return measured(engine, [&] {
+    const std::size_t size = measured_side(engine);
+    const Tensor a = normal_matrix(engine, size, values, 1);
+    const Tensor b = normal_matrix(engine, size, values, 2);
+    Tensor c = engine.empty({size, size}, values, Use::workspace);
+    return 2.0 * std::pow(size, 3) / fastest(engine, seconds, [&] { matmul(engine, a, b, c); });
+  });
 }
 
 double measure_copy(Engine& engine, double seconds) {
-  constexpr std::size_t size = 64 << 20;
-  Tensor from = engine.zeros({size}, DType::f32, Use::workspace);
-  Tensor to = engine.zeros({size}, DType::f32, Use::workspace);
-  return 2.0 * static_cast<double>(from.bytes()) / fastest(engine, seconds, [&] { scale_add(engine, 1, from, 0, to); });
+  return measured(engine, [&] {
+    constexpr std::size_t size = 64 << 20;
+    Tensor from = engine.zeros({size}, DType::f32, Use::workspace);
+    Tensor to = engine.zeros({size}, DType::f32, Use::workspace);
+    return 2.0 * static_cast<double>(from.bytes()) / fastest(engine, seconds, [&] { scale_add(engine, 1, from, 0, to); });
+  });
 }
 
 }  // namespace bitloom::nn

@@ -163,7 +163,8 @@ struct Gumbel {
 void gumbel_softmax(Engine& engine, const Gumbel& gumbel, const Tensor& x, Tensor& y);
 // The noise is not needed again. dx may be dy.
 void gumbel_softmax_backward(Engine& engine, double temperature, const Tensor& y, const Tensor& dy, Tensor& dx);
-// ids (R) i32: the column of the largest of each row of x (R,C), which may have more axes, C > 0; the first of equals.
+// ids (R) i32: the column of the largest of each row of x (R,C), which may have more axes, C > 0; the first of equals. NaN
+// is passed over; a row of nothing else gives 0.
 void argmax_rows(Engine& engine, const Tensor& x, Tensor& ids);
 
 // H vectors of size D for every token: element (b, t, first + h D + d) of a tensor (B,T,W). Queries, keys and values may be

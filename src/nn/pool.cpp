@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -82,6 +83,19 @@ std::shared_ptr<std::byte> Pool::allocate(std::size_t bytes, Use use) {
   return {memory, [pool = shared_from_this()](std::byte* block) { pool->take_back(block); }};
 }
 
+std::shared_ptr<std::byte> Pool::allocate_scratch(std::size_t bytes) {
+  const std::size_t room = (std::max(bytes, std::size_t{1}) + alignment - 1) / alignment * alignment;
+  std::byte* memory = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    memory = new_room({room, bytes, Use::workspace});
+  }
+  return {memory, [pool = shared_from_this(), room](std::byte* block) {
+            const std::lock_guard lock(pool->mutex_);
+            pool->release(block, room);
+          }};
+}
+
 // A block that was given back, or a new one.
 std::byte* Pool::take_room(const Held& held) {
   if (const auto found = free_.find(held.room); found != free_.end()) {
@@ -89,7 +103,11 @@ std::byte* Pool::take_room(const Held& held) {
     free_.erase(found);
     return memory;
   }
-  if (!free_.empty() && allocator_->is_scarce(held.room)) release_free();
+  return new_room(held);
+}
+
+std::byte* Pool::new_room(const Held& held) {
+  make_room(held.room);
   void* memory = nullptr;
   try {
     memory = allocator_->allocate(held.room);
@@ -113,6 +131,26 @@ void Pool::release(std::byte* memory, std::size_t room) noexcept {
 void Pool::release_free() noexcept {
   for (const auto& [room, memory] : free_) release(memory, room);
   free_.clear();
+}
+
+// Free blocks of so many bytes in all, or all: the smallest that is enough or, as long as none is, the largest. A step whose
+// tensors reach the limit keeps the other blocks for the next step.
+void Pool::release_free(std::uint64_t bytes) noexcept {
+  while (bytes > 0 && !free_.empty()) {
+    auto block = free_.lower_bound(bytes);
+    if (block == free_.end()) block = std::prev(block);
+    bytes -= std::min<std::uint64_t>(bytes, block->first);
+    release(block->second, block->first);
+    free_.erase(block);
+  }
+}
+
+void Pool::make_room(std::size_t bytes) {
+  if (free_.empty()) return;
+  if (allocator_->is_scarce(bytes)) return release_free();
+  // Rooms are up to an eighth larger than tensors, which may have all of the limit.
+  const std::uint64_t most = limit_ + limit_ / 8;
+  if (limit_ != 0 && reserved_ + bytes > most) release_free(reserved_ + bytes - most);
 }
 
 void Pool::add(const Held& held) {
@@ -194,6 +232,7 @@ std::uint64_t Pool::limit() const {
 void Pool::set_limit(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   limit_ = bytes;
+  make_room(0);
 }
 
 }  // namespace bitloom::nn

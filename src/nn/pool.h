@@ -64,6 +64,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // pointer goes. Throws OutOfMemory, which says what is in use for what, where the limit or the device does not allow it, and
   // the allocator's other errors as they are.
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Use use);
+  // At least `bytes` bytes, aligned to 64, for ops that need memory besides tensors, of a size that no plan has: neither
+  // counted nor limited, but in reserved(), and free blocks make room for it as for tensors. Back with the device when the last
+  // pointer goes. Throws OutOfMemory where the device has no more.
+  std::shared_ptr<std::byte> allocate_scratch(std::size_t bytes);
 
   // From now on a block that is in use is for something else.
   void count_as(const std::byte* block, Use use);
@@ -77,7 +81,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   std::uint64_t reserved() const;
   // Gives blocks that are not in use back to the device.
   void trim();
-  // Limit on the bytes in use at once; 0 disables it.
+  // Limit on the bytes in use at once; 0 disables it. Blocks that are not in use go back to the device before an eighth more
+  // than that, which rounded rooms need, is reserved; what is in use and scratch memory may be more.
   void set_limit(std::uint64_t bytes);
   std::uint64_t limit() const;
 
@@ -89,8 +94,12 @@ class Pool : public std::enable_shared_from_this<Pool> {
   };
   // These are called under the lock.
   std::byte* take_room(const Held& held);
+  std::byte* new_room(const Held& held);
   void release(std::byte* memory, std::size_t room) noexcept;
   void release_free() noexcept;
+  void release_free(std::uint64_t bytes) noexcept;
+  // Where so many bytes more would be above the limit or leave too little on the device.
+  void make_room(std::size_t bytes);
   void add(const Held& held);
   void subtract(const Held& held) noexcept;
   void take_back(std::byte* memory) noexcept;

@@ -1,5 +1,7 @@
 // Relaxed categorical variables and the likelihood of pixels: known values, and what their distributions are.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -46,6 +48,30 @@ TEST_CASE("the largest of a relaxed variable is distributed as the softmax", "[n
       if (!before.empty()) CHECK(before == largest);
       before = largest;
     }
+  }
+}
+
+// On CPUs a row that began with NaN had its largest there, on GPUs it had that of its numbers.
+TEST_CASE("the largest of a row passes over NaN", "[nn][argmax]") {
+  constexpr std::size_t rows = 5, columns = 70;
+  constexpr float no_number = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> x(rows * columns, 1);
+  const auto at = [&](std::size_t row, std::size_t column) -> float& { return x[row * columns + column]; };
+  at(0, 0) = no_number;
+  at(0, 40) = 2;
+  at(1, 3) = 2;
+  at(1, 4) = no_number;
+  at(1, 50) = 2;
+  std::fill_n(&at(2, 0), 2 * columns, no_number);  // nothing else in row 2
+  at(3, 69) = -std::numeric_limits<float>::infinity();
+  at(4, 0) = no_number;
+  at(4, 32) = no_number;
+  for (const std::string& backend : test::tested_backends()) {
+    INFO(backend);
+    Engine engine(test::device_of(backend), backend);
+    Tensor ids = engine.empty({rows}, DType::i32, Use::data);
+    argmax_rows(engine, engine.from(std::span<const float>(x), {rows, columns}, Use::data), ids);
+    CHECK(engine.to_host<std::int32_t>(ids) == std::vector<std::int32_t>{40, 3, 0, 69, 1});
   }
 }
 

@@ -1,6 +1,8 @@
 // How fast the device is: numbers of the right size.
 #include "nn/measure.h"
 
+#include <cstdint>
+
 #include "core/clock.h"
 #include "tests/support/catch.h"
 
@@ -16,6 +18,7 @@ TEST_CASE("the measured peaks are those of a machine, and leave no memory in use
   CHECK(bytes > 1e7);
   CHECK(bytes < 1e13);
   CHECK(engine.pool().total().now == 0);
+  CHECK(engine.pool().reserved() < std::uint64_t{256} << 20U);  // each of the two that were copied has that
 }
 
 // Twenty seconds passed before a training with plain loops began.

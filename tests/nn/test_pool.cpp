@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "nn/engine.h"
+#include "nn/ops.h"
 #include "tests/support/backends.h"
 #include "tests/support/catch.h"
 #include "tests/support/message_of.h"
@@ -174,6 +175,105 @@ TEST_CASE("a pool that is at its limit says what is in use", "[nn][pool]") {
   CHECK(pool->allocate(124 << 10U, Use::activations) != nullptr);  // to the byte
   pool->set_limit(0);
   CHECK(pool->allocate(2 << 20U, Use::activations) != nullptr);
+}
+
+// Blocks that nobody used counted for nothing: processes held far more than their limit.
+TEST_CASE("a pool gives free blocks back before more than its limit is reserved, as few as that takes", "[nn][pool]") {
+  constexpr std::size_t kib = 1024;
+  Device0 device;
+  device.tail = 0;
+  const auto pool = make_pool(device);
+  pool->set_limit(88 * kib);  // an eighth more: 99 KiB
+  for (const std::size_t size : {32U, 16U, 8U}) pool->allocate(size * kib, Use::stash).reset();
+  const auto first = pool->allocate(40 * kib, Use::activations);
+  CHECK(device.releases == 0);
+  CHECK(device.held == 96 * kib);
+  const auto second = pool->allocate(12 * kib, Use::activations);  // 9 KiB too many: 16 is the smallest that is enough
+  CHECK(device.releases == 1);
+  CHECK(device.held == 92 * kib);
+  const auto third = pool->allocate(28 * kib, Use::activations);  // 21 KiB too many
+  CHECK(device.releases == 2);
+  CHECK(device.held == 88 * kib);
+  CHECK(pool->allocate(8 * kib, Use::activations) != nullptr);  // a block that there is
+  CHECK(device.releases == 2);
+  CHECK(pool->reserved() == device.held);
+
+  // A lower limit counts at once: 32 of 33.5 KiB too many, and the smallest block of 1.5 or more.
+  Device0 another;
+  another.tail = 0;
+  const auto kept = make_pool(another);
+  for (const std::size_t size : {32U, 16U, 8U}) kept->allocate(size * kib, Use::stash).reset();
+  kept->set_limit(20 * kib);
+  CHECK(another.releases == 2);
+  CHECK(kept->reserved() == 16 * kib);
+}
+
+TEST_CASE("steps that fit below a pool's limit keep their blocks", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  pool->set_limit(100 << 10U);
+  for (int step = 0; step < 3; ++step) {
+    auto stash = pool->allocate(40 << 10U, Use::stash);
+    const auto activations = pool->allocate(30 << 10U, Use::activations);
+    stash.reset();
+    const auto gradients = pool->allocate(20 << 10U, Use::activations);
+    CHECK(device.allocations == 3);
+  }
+  CHECK(device.releases == 0);
+}
+
+TEST_CASE("steps whose tensors have all of a pool's limit keep their blocks, whose rooms are larger", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  pool->set_limit(99000);
+  for (int step = 0; step < 3; ++step) {
+    const auto stash = pool->allocate(33000, Use::stash);
+    const auto activations = pool->allocate(33000, Use::activations);
+    const auto gradients = pool->allocate(33000, Use::activations);
+    CHECK(device.allocations == 3);
+    CHECK(pool->reserved() > pool->limit());
+  }
+  CHECK(device.releases == 0);
+}
+
+TEST_CASE("scratch memory is reserved but not counted, is not refused for the limit, and is not kept", "[nn][pool]") {
+  Device0 device;
+  const auto pool = make_pool(device);
+  auto scratch = pool->allocate_scratch(1000);
+  CHECK(reinterpret_cast<std::uintptr_t>(scratch.get()) % 64 == 0);
+  std::memset(scratch.get(), 1, 1000);
+  CHECK(pool->reserved() == 1024);
+  CHECK(pool->total().peak == 0);
+  pool->allocate(5000, Use::data).reset();
+  pool->set_limit(pool->reserved());
+  CHECK(device.releases == 0);
+  const auto more = pool->allocate_scratch(10000);  // in place of the block that nobody uses
+  CHECK(device.releases == 1);
+  CHECK(device.held == 1024 + 10048);
+  scratch.reset();
+  CHECK(device.releases == 2);
+  CHECK(pool->reserved() == device.held);
+  device.room = device.held;
+  CHECK(has(message_of(ErrorKind::io, [&] { pool->allocate_scratch(1); }), "out of memory on cpu"));
+}
+
+// Sums of weights' gradients by groups of images were hundreds of megabytes beside the pool.
+TEST_CASE("free blocks make room for what convolutions work with", "[nn][pool][conv]") {
+  Engine engine({}, "cpu");
+  Pool& pool = engine.pool();
+  const Tensor x = engine.zeros({4, 16, 16, 8}, DType::f32, Use::data);
+  const Tensor dy = engine.zeros({4, 16, 16, 16}, DType::f32, Use::data);
+  Tensor dw = engine.zeros({16, 8, 3, 3}, DType::f32, Use::data);
+  const std::uint64_t in_tensors = pool.reserved();
+  engine.empty({std::size_t{16} << 20U}, DType::u8, Use::data);
+  const std::uint64_t with_free = pool.reserved();
+  REQUIRE(with_free > in_tensors);
+  pool.set_limit(with_free / 9 * 8 + 64);  // with an eighth more hardly above what is reserved
+  pool.reset_peaks();
+  conv2d_backward_weights(engine, {1, 1}, x, dy, dw);
+  CHECK(pool.reserved() < with_free);
+  CHECK(pool.reserved() >= in_tensors + 4 * dw.bytes());  // sums of each image
+  CHECK(pool.total().peak == pool.total().now);
 }
 
 TEST_CASE("a pool gives back what it keeps before it says that the device is full", "[nn][pool]") {

@@ -27,6 +27,7 @@ class TaskMemory {
   float* at_least(std::size_t floats) {
     if (floats > floats_) {
       memory_.reset();
+      floats_ = 0;  // there is none if the next line throws
       memory_.reset(static_cast<float*>(::operator new(floats * sizeof(float), std::align_val_t(alignment))));
       floats_ = floats;
     }

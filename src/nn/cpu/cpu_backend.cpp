@@ -12,6 +12,8 @@ CpuBackend::~CpuBackend() = default;
 
 std::unique_ptr<Allocator> CpuBackend::make_allocator() const { return make_cpu_allocator(); }
 
+void CpuBackend::use_pool(const std::shared_ptr<Pool>& pool) { onednn_->use_pool(pool); }
+
 bool CpuBackend::supports(DType dtype) const { return dtype == DType::f32 || dtype == DType::bf16; }
 
 void CpuBackend::write(void* device, std::span<const std::byte> host) {

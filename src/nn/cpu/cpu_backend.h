@@ -19,6 +19,7 @@ class CpuBackend final : public Backend {
 
   // cpu_backend.cpp
   std::unique_ptr<Allocator> make_allocator() const override;
+  void use_pool(const std::shared_ptr<Pool>& pool) override;
   bool supports(DType dtype) const override;  // f32, bf16
   void write(void* device, std::span<const std::byte> host) override;
   void read(const void* device, std::span<std::byte> host) override;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <exception>
 
 #include "core/half.h"
 #include "nn/cpu/parallel.h"
@@ -29,17 +28,11 @@ constexpr std::size_t part = 1U << 14U;
 
 void* Workspace::get(std::size_t bytes) {
   if (memory_ == nullptr || bytes_ < bytes) {
-    release();  // first, so that both are never there at once
-    const std::size_t room = (std::max(bytes, std::size_t{1}) + 63) / 64 * 64;
-    memory_ = make_cpu_allocator()->allocate(room);
-    bytes_ = room;
+    memory_.reset();  // first, so that both are never there at once
+    memory_ = pool_->allocate_scratch(bytes);
+    bytes_ = bytes;
   }
-  return memory_;
-}
-
-void Workspace::release() {
-  if (memory_ != nullptr) make_cpu_allocator()->release(memory_, bytes_);
-  memory_ = nullptr;
+  return memory_.get();
 }
 
 Call::Call(const dnnl::engine& engine, dnnl::primitive primitive, const dnnl::memory::desc& scratchpad,
@@ -75,6 +68,10 @@ OneDnn::OneDnn()
       may_divide_(has_isa(dnnl::cpu_isa::avx512_core)),
       calls_(most_calls) {}
 
+void OneDnn::use_pool(const std::shared_ptr<Pool>& pool) {
+  for (Workspace* each : {&scratchpad, &a, &b, &layout, &layout_of_a, &out}) each->use_pool(pool);
+}
+
 void OneDnn::for_blocks(std::size_t blocks, const LaidOutCall& call, const BlockWork& work) {
   std::size_t bytes = 0;
   for (const auto& group : call.groups) {
@@ -82,19 +79,16 @@ void OneDnn::for_blocks(std::size_t blocks, const LaidOutCall& call, const Block
   }
   const auto threads = std::min(static_cast<std::size_t>(omp_get_max_threads()), blocks);
   auto* scratch = static_cast<std::byte*>(scratchpad.get(threads * bytes));
-  std::exception_ptr failure;  // none may leave the parallel region
+  FirstFailure failure;
 #pragma omp parallel for schedule(static) num_threads(static_cast <int>(threads))
   for (std::size_t block = 0; block < blocks; ++block) {
-    try {
+    failure.guard([&] {
       const OneThread one_thread;
       const auto thread = static_cast<std::size_t>(omp_get_thread_num());
       work(block, thread, scratch + thread * bytes);
-    } catch (...) {
-#pragma omp critical(bitloom_for_blocks)
-      failure = std::current_exception();
-    }
+    });
   }
-  if (failure != nullptr) std::rethrow_exception(failure);
+  failure.rethrow();
 }
 
 const void* OneDnn::lay_out(Layout& wanted, const void* plain, Workspace& memory) {

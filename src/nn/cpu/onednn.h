@@ -1,5 +1,5 @@
 // oneDNN as the files of this folder use it: primitives are built once per kind of call and kept, their scratch memory is one
-// buffer that all share.
+// buffer that all share, the pool's.
 #pragma once
 
 #include <array>
@@ -23,18 +23,14 @@ namespace bitloom::nn {
 // Memory that grows to what was asked for at most and is written anew by every op.
 class Workspace {
  public:
-  Workspace() = default;
-  ~Workspace() { release(); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-
-  // At least `bytes` bytes, aligned to 64. Throws Error(io).
+  // Where it has its memory from, before it is asked for any.
+  void use_pool(std::shared_ptr<Pool> pool) { pool_ = std::move(pool); }
+  // At least `bytes` bytes, aligned to 64. Throws OutOfMemory.
   void* get(std::size_t bytes);
 
  private:
-  void release();
-
-  void* memory_ = nullptr;
+  std::shared_ptr<Pool> pool_;
+  std::shared_ptr<std::byte> memory_;
   std::size_t bytes_ = 0;
 };
 
@@ -95,6 +91,8 @@ enum class Operation : std::uint64_t { matmul, convolution, convolution_data, co
 class OneDnn {
  public:
   OneDnn();
+  // For all its workspaces.
+  void use_pool(const std::shared_ptr<Pool>& pool);
 
   const dnnl::engine& engine() const { return engine_; }
   // Whether this machine multiplies bf16 itself. Elsewhere oneDNN has few primitives for it, or slow ones; bf16 is converted

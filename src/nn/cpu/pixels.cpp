@@ -66,7 +66,7 @@ void CpuBackend::argmax_rows(const Tensor& x, Tensor& ids) {
         float most = to_float(x_c[0]);
         for (std::size_t c = 1; c < columns; ++c) {
           const float value = to_float(x_c[c]);
-          if (value > most) {
+          if (value > most || (std::isnan(most) && !std::isnan(value))) {
             most = value;
             best = c;
           }

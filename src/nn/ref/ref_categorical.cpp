@@ -45,7 +45,9 @@ void RefBackend::argmax_rows(const Tensor& x, Tensor& ids) {
   const std::span<std::int32_t> ids_r = ids.as<std::int32_t>();
   for (std::size_t r = 0; r < ids_r.size(); ++r) {
     const double* row = values.data() + r * columns;
-    ids_r[r] = static_cast<std::int32_t>(std::max_element(row, row + columns) - row);
+    // NaN before every number, so that comparisons are an order.
+    const auto is_less = [](double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; };
+    ids_r[r] = static_cast<std::int32_t>(std::max_element(row, row + columns, is_less) - row);
   }
 }
 
