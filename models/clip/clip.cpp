@@ -19,19 +19,20 @@ using Json = nlohmann::json;
 
 struct NamedClip {
   const char* name;
-  const char* image;  // layers of the convolutional net
+  const char* image;       // layers of the convolutional net
+  std::size_t least_side;  // of the images, whose maps are halved by some of these
   std::size_t embedding, text, layers, heads, width;
 };
 constexpr NamedClip named_clips[] = {
     {"tiny",
      R"([{"kind": "conv", "channels": 8, "stride": 2}, {"kind": "norm"}, {"kind": "activation"},
          {"kind": "conv_group", "channels": 16, "convolutions": 1}, {"kind": "global_mean_pool"}, {"kind": "linear"}])",
-     16, 12, 1, 2, 16},
+     3, 16, 12, 1, 2, 16},
     {"emoji",
      R"([{"kind": "conv", "channels": 32, "stride": 2}, {"kind": "norm"}, {"kind": "activation"},
          {"kind": "conv_group", "channels": 64, "convolutions": 1}, {"kind": "conv_group", "channels": 128, "convolutions": 1},
          {"kind": "conv_group", "channels": 192, "convolutions": 1}, {"kind": "linear"}])",
-     128, 32, 3, 4, 128},
+     15, 128, 32, 3, 4, 128},
 };
 
 CnnConfig image_net(const std::string& layers, std::size_t embedding, const data::ImageShape& shape) {
@@ -60,6 +61,10 @@ std::vector<std::string> clip_names() { return names_of(named_clips); }
 
 ClipConfig find_clip(std::string_view name, std::size_t side) {
   const NamedClip& named = find_named(named_clips, name, marked_field("net"));
+  if (side < named.least_side) {
+    fail_field(ErrorKind::usage, "side", "{}; expected at least {} pixels for the net '{}'", side, named.least_side,
+               named.name);
+  }
   ClipConfig config;
   config.image = image_net(named.image, named.embedding, {side, side, 3});
   config.text = named.text;

@@ -35,7 +35,8 @@ struct ClipConfig {
 // Throws Error(usage) that names the field, its value and what was expected.
 void check(const ClipConfig& config);
 
-// tiny, for images of 32 pixels or more, and emoji. Images of `side` x `side`. Throws Error(usage) that names the field `net`.
+// tiny and emoji. Images of `side` x `side`. Throws Error(usage) that names the field `net`, or `side` for images that are too
+// small for the net.
 std::vector<std::string> clip_names();
 ClipConfig find_clip(std::string_view name, std::size_t side);
 

@@ -30,15 +30,27 @@ std::vector<double> through_norm(const Matrix& directions, const Eigen::VectorXd
   return {result.data(), result.data() + result.size()};
 }
 
-// Softmax of each row; adds the loss of the diagonal, halved.
-Matrix softmax(const Matrix& logits, std::vector<double>& losses) {
+// Softmax of rows of logits, from row `first` of all on; adds the losses of the diagonal, halved.
+Matrix softmax(const Matrix& logits, Eigen::Index first, std::vector<double>& losses) {
   Matrix result = (logits.colwise() - logits.rowwise().maxCoeff()).array().exp().matrix();
   const Eigen::VectorXd sums = result.rowwise().sum();
   result = sums.cwiseInverse().asDiagonal() * result;
   for (Eigen::Index i = 0; i < logits.rows(); ++i) {
-    losses[static_cast<std::size_t>(i)] += 0.5 * (std::log(sums(i)) + logits.row(i).maxCoeff() - logits(i, i));
+    losses[static_cast<std::size_t>(first + i)] += 0.5 * (std::log(sums(i)) + logits.row(i).maxCoeff() - logits(i, first + i));
   }
   return result;
+}
+
+// Adds half the losses of rows, each to be told from all others by its own column; of a block of rows at a time.
+void add_half_losses(const Matrix& rows, const Matrix& columns, double factor, const std::function<void()>& alive,
+                     std::vector<double>& losses) {
+  constexpr Eigen::Index at_once = 64;
+  for (Eigen::Index first = 0; first < rows.rows(); first += at_once) {
+    const Eigen::Index count = std::min(at_once, rows.rows() - first);
+    const Matrix logits = factor * (rows.middleRows(first, count) * columns.transpose());
+    softmax(logits, first, losses);
+    if (alive) alive();
+  }
 }
 
 void write(nn::Engine& engine, nn::Tensor& tensor, const std::vector<double>& values) {
@@ -59,8 +71,8 @@ ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>&
   const Matrix logits = factor * (u * w.transpose());
   ClipLoss loss;
   loss.losses.resize(pairs);
-  const Matrix of_images = softmax(logits, loss.losses);
-  const Matrix of_texts = softmax(Matrix(logits.transpose()), loss.losses);
+  const Matrix of_images = softmax(logits, 0, loss.losses);
+  const Matrix of_texts = softmax(Matrix(logits.transpose()), 0, loss.losses);
   if (!backward) return loss;
   Matrix dlogits = 0.5 * scale * (of_images + of_texts.transpose());
   dlogits.diagonal().array() -= scale;
@@ -68,6 +80,17 @@ ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>&
   loss.dimages = through_norm(u, image_lengths, factor * dlogits * w);
   loss.dtexts = through_norm(w, text_lengths, factor * dlogits.transpose() * u);
   return loss;
+}
+
+std::vector<double> clip_losses(const std::vector<double>& images, const std::vector<double>& texts, std::size_t embedding,
+                                double log_scale, const std::function<void()>& alive) {
+  Eigen::VectorXd lengths;
+  const Matrix u = normalised(images, embedding, lengths);
+  const Matrix w = normalised(texts, embedding, lengths);
+  std::vector<double> losses(images.size() / embedding);
+  add_half_losses(u, w, std::exp(log_scale), alive, losses);
+  add_half_losses(w, u, std::exp(log_scale), alive, losses);
+  return losses;
 }
 
 double clip_factor(nn::Engine& engine, ClipTowers& towers) {

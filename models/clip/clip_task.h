@@ -31,6 +31,10 @@ struct ClipLoss {
 ClipLoss clip_loss(const std::vector<double>& images, const std::vector<double>& texts, std::size_t embedding, double log_scale,
                    double scale, bool backward);
 
+// The losses alone, of any number of pairs: with a few rows of logits in memory instead of all. alive: called now and then.
+std::vector<double> clip_losses(const std::vector<double>& images, const std::vector<double>& texts, std::size_t embedding,
+                                double log_scale, const std::function<void()>& alive = {});
+
 // The factor on cosines that a net has learned, which is limited.
 double clip_factor(nn::Engine& engine, ClipTowers& towers);
 

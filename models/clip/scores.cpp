@@ -85,7 +85,8 @@ Place place_of(std::size_t i, std::span<const std::size_t> own, std::span<const 
 
 }  // namespace
 
-Ranks ranks(std::span<const double> images, std::span<const double> texts, std::size_t embedding, const EqualParts& equal) {
+Ranks ranks(std::span<const double> images, std::span<const double> texts, std::size_t embedding, const EqualParts& equal,
+            const std::function<void()>& alive) {
   const auto cosine = [&](std::size_t image, std::size_t text) {
     double sum = 0;
     for (std::size_t e = 0; e < embedding; ++e) sum += images[image * embedding + e] * texts[text * embedding + e];
@@ -99,6 +100,7 @@ Ranks ranks(std::span<const double> images, std::span<const double> texts, std::
     all.texts.push_back(text.among);
     all.image.push_back(image.rank);
     all.images.push_back(image.among);
+    if (alive) alive();
   }
   return all;
 }

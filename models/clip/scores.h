@@ -47,12 +47,14 @@ struct EqualParts {
 };
 
 // Places of pairs' own texts among all by nearness to their image, 1 the nearest, of equals the last; and of their images by
-// nearness to their text. Equal texts count once, and those that belong to the image by another pair not at all.
+// nearness to their text. Equal texts count once, and those that belong to the image by another pair not at all. alive: called
+// after every pair.
 struct Ranks {
   std::vector<std::size_t> text, image;    // by pair
   std::vector<std::size_t> texts, images;  // how many there are, the own one among them
 };
-Ranks ranks(std::span<const double> images, std::span<const double> texts, std::size_t embedding, const EqualParts& equal);
+Ranks ranks(std::span<const double> images, std::span<const double> texts, std::size_t embedding, const EqualParts& equal,
+            const std::function<void()>& alive = {});
 
 // Share of pairs whose own text is among the `k` nearest to its image, and whose own image is among the nearest to its text.
 struct Retrieval {

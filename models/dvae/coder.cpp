@@ -17,6 +17,10 @@ namespace {
 constexpr std::size_t chunk = 4;
 constexpr std::uint64_t evaluation_seed = 1;
 
+[[noreturn]] void refuse_results(const char* what) {
+  fail(ErrorKind::data, "{}: the training of the discrete VAE has diverged, or its parameters are damaged", what);
+}
+
 }  // namespace
 
 double DvaeEvaluation::psnr() const { return squared_error > 0 ? -10 * std::log10(squared_error) : 99; }
@@ -73,9 +77,20 @@ void DvaeCoder::encode_parts(std::span<const std::uint8_t> images, Visit&& visit
   }
 }
 
+std::vector<float> DvaeCoder::divergences(const nn::Tensor& logits) {
+  nn::Tensor kl = engine_.empty({logits.shape().rows()}, nn::parameter_type(values_), nn::Use::activations);
+  nn::categorical_kl(engine_, logits, 0, kl, nullptr);
+  return nn::to_floats(engine_, kl);
+}
+
 std::vector<std::int32_t> DvaeCoder::encode(std::span<const std::uint8_t> images) {
   std::vector<std::int32_t> codes;
   encode_parts(images, [&](const nn::Tensor& logits) {
+    // Where logits are not numbers some code is the largest all the same; their divergence is none either.
+    const std::vector<float> kl = divergences(logits);
+    if (!std::ranges::all_of(kl, [](float each) { return std::isfinite(each); })) {
+      refuse_results("logits of an image are infinite or no numbers");
+    }
     const std::vector<std::int32_t> some = largest(logits);
     codes.insert(codes.end(), some.begin(), some.end());
   });
@@ -110,7 +125,11 @@ std::vector<std::uint8_t> DvaeCoder::decode(std::span<const std::int32_t> codes)
   decode_parts(codes, [&](const std::vector<float>& maps) {
     std::vector<float> pixels(maps.size() / 2);
     reconstruct(maps, pixels);
-    for (const float pixel : pixels) images.push_back(static_cast<std::uint8_t>(std::lround(pixel)));
+    for (const float pixel : pixels) {
+      // Rounded it could be any byte.
+      if (std::isnan(pixel)) refuse_results("pixels of an image are no numbers");
+      images.push_back(static_cast<std::uint8_t>(std::lround(pixel)));
+    }
   });
   return images;
 }
@@ -157,9 +176,7 @@ void DvaeCoder::add(std::span<const std::uint8_t> images, std::size_t number, co
   std::vector<float> numbers(images.size());
   to_unit_interval(images, numbers);
   const nn::Tensor x = logits_of(numbers, count);
-  nn::Tensor kl = engine_.empty({x.shape().rows()}, nn::parameter_type(values_), nn::Use::activations);
-  nn::categorical_kl(engine_, x, 0, kl, nullptr);
-  for (const float each : nn::to_floats(engine_, kl)) sums.kl += micro(static_cast<double>(each));
+  for (const float each : divergences(x)) sums.kl += micro(static_cast<double>(each));
 
   nn::Tensor drawn = engine_.empty(x.shape(), x.dtype(), nn::Use::activations);
   nn::gumbel_softmax(engine_, {measure.temperature, evaluation_seed, number}, x, drawn);
@@ -186,11 +203,18 @@ DvaeEvaluation DvaeCoder::evaluate(mpi::Comm& comm, const data::Pairs& pairs, co
   Sums sums;
   sums.counts.assign(net_.config.codes, 0);
   const std::size_t chunks = (pairs.size() + chunk - 1) / chunk;
-  for (auto c = static_cast<std::size_t>(comm.rank()); c < chunks; c += static_cast<std::size_t>(comm.size())) {
-    std::vector<std::size_t> indexes(std::min(chunk, pairs.size() - c * chunk));
-    std::iota(indexes.begin(), indexes.end(), c * chunk);
-    add(data::centre_batch(pairs, indexes, net_.config.side).images, c, measure, sums);
-    if (watch && !watch()) fail(ErrorKind::interrupted, "the evaluation was stopped");
+  const auto ranks = static_cast<std::size_t>(comm.size());
+  const auto own = static_cast<std::size_t>(comm.rank());
+  for (std::size_t first = 0; first < chunks; first += ranks) {
+    // All throw what one of them throws, and at once: one that waited for the others to finish could give them up for lost.
+    comm.together([&] {
+      const std::size_t c = first + own;
+      if (c >= chunks) return;
+      std::vector<std::size_t> indexes(std::min(chunk, pairs.size() - c * chunk));
+      std::iota(indexes.begin(), indexes.end(), c * chunk);
+      add(data::centre_batch(pairs, indexes, net_.config.side).images, c, measure, sums);
+      if (watch && !watch()) fail(ErrorKind::interrupted, "the evaluation was stopped");
+    });
   }
   sums.collect(comm);
   DvaeEvaluation result;

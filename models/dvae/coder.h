@@ -43,16 +43,19 @@ class DvaeCoder {
   DvaeCoder(nn::Engine& engine, Dvae& net, DType values);
   DvaeCoder(nn::Engine& engine, Dvae& net, DType values, std::size_t at_once);
 
-  // Codes (N,grid,grid) of images (N,side,side,3), and the logits (N,grid,grid,K) that they are the largest of.
+  // Codes (N,grid,grid) of images (N,side,side,3), and the logits (N,grid,grid,K) that they are the largest of. encode() throws
+  // Error(data) for logits that are infinite or no numbers.
   std::vector<std::int32_t> encode(std::span<const std::uint8_t> images);
   std::vector<float> logits(std::span<const std::uint8_t> images);
-  // Images (N,side,side,3) of codes, rounded. Throws Error(data) for a number that is no code.
+  // Images (N,side,side,3) of codes, rounded. Throws Error(data) for a number that is no code, and for pixels that are no
+  // numbers.
   std::vector<std::uint8_t> decode(std::span<const std::int32_t> codes);
-  // The maps (N,side,side,6) that these are made of: three of mu, three of ln b. Throws as decode() does.
+  // The maps (N,side,side,6) that these are made of: three of mu, three of ln b. Throws as decode() does for codes.
   std::vector<float> maps(std::span<const std::int32_t> codes);
 
   // Collective: each rank takes a part of the pairs' images, cut in the centre. The noise of draws follows from the number of
-  // an image alone. `watch` is called between batches; false ends the evaluation by Error(interrupted).
+  // an image alone. `watch` is called between batches; false ends the evaluation by Error(interrupted). All ranks throw what
+  // one of them throws.
   struct Measure {
     double temperature = 1, least_log_b = -100;
   };
@@ -69,6 +72,8 @@ class DvaeCoder {
   nn::Tensor logits_of(std::span<const float> images, std::size_t count);
   nn::Tensor one_hot(std::span<const std::int32_t> codes, std::size_t count);
   std::vector<std::int32_t> largest(const nn::Tensor& rows);
+  // Divergences (N) from the uniform distribution of logits (N,K).
+  std::vector<float> divergences(const nn::Tensor& logits);
   std::vector<double> likelihoods(const nn::Tensor& codes, const nn::Tensor& pixels, double least_log_b);
   void add(std::span<const std::uint8_t> images, std::size_t number, const Measure& measure, Sums& sums);
 

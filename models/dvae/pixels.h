@@ -16,7 +16,8 @@ constexpr double inverse_phi(double x) { return (x - pixel_margin) * 255 / (1 - 
 
 // Bytes to phi of them.
 void to_unit_interval(std::span<const std::uint8_t> pixels, std::span<float> out);
-// Reconstruction: inverse_phi(sigmoid(mu)), from 0 to 255, not rounded. maps: rows of 6, mu first; out: rows of 3.
+// Reconstruction: inverse_phi(sigmoid(mu)), from 0 to 255, not rounded; NaN where mu is. maps: rows of 6, mu first; out: rows
+// of 3.
 void reconstruct(std::span<const float> maps, std::span<float> out);
 
 }  // namespace bitloom::models

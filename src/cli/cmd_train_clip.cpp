@@ -201,11 +201,11 @@ train::Evaluated TrainedClip::evaluate(const train::SignOfLife& alive) {
                                alive();
                              });
   });
-  found_ = models::retrieval(models::ranks(images, texts, config().embedding(), equal_parts(data_.validation)));
+  found_ = models::retrieval(models::ranks(images, texts, config().embedding(), equal_parts(data_.validation), alive));
   const auto pairs = static_cast<std::uint64_t>(found_.pairs);
   // The factor of the start: that of the net would reward being sure.
-  const models::ClipLoss loss = models::clip_loss(images, texts, config().embedding(), std::log(1 / 0.07), 1, false);
-  const double sum = std::accumulate(loss.losses.begin(), loss.losses.end(), 0.0);
+  const std::vector<double> losses = models::clip_losses(images, texts, config().embedding(), std::log(1 / 0.07), alive);
+  const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   train::Evaluated found{{sum, pairs}, {}, {}, {}};
   found.more = {{"texts_at_1", found_.texts_at_1},
                 {"texts_at_5", found_.texts_at_5},

@@ -228,11 +228,19 @@ void TrainedDvae::choose_samples(train::RunOptions& run, train::RunHooks& hooks)
 }
 
 Json TrainedDvae::draw_samples() {
-  Json line;
+  Json line = Json::object();
   training().trainer().averaged([&] {
     session().on_root([&] {
       models::DvaeCoder coder(engine(), net_, values(), std::min(micro_batch(), sample_count));
-      line = samples_->write(training().trainer().steps(), coder.decode(coder.encode(originals_)));
+      std::vector<std::uint8_t> images;
+      try {
+        images = coder.decode(coder.encode(originals_));
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::data) throw;
+        session().terminal.note(fmt::format("no samples of step {}: {}", training().trainer().steps(), error.what()));
+        return;  // training may go on, with a smaller scale of its loss
+      }
+      line = samples_->write(training().trainer().steps(), images);
     });
   });
   return line;

@@ -75,6 +75,7 @@ std::vector<std::uint64_t> sampled_steps(const std::vector<Json>& metrics, std::
   for (const Json& line : metrics) {
     const auto step = line.find("step");
     if (line.value("event", Json()) != "samples" || step == line.end() || !step->is_number_unsigned()) continue;
+    if (!line.contains("file")) continue;  // the model made none then
     if (std::vector<std::string> those = captions_of_line(line); those != captions) {
       captions = std::move(those);
       steps.clear();

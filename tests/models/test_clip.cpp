@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "core/random.h"
@@ -121,6 +122,31 @@ TEST_CASE("the contrastive loss is the symmetric cross-entropy of cosines", "[cl
   CHECK(by_scale == Approx(scaled.dlog_scale).epsilon(1e-6));
 }
 
+// All pairs of a set against one another had matrices of its size squared, and no sign of life until the end.
+TEST_CASE("contrastive losses of a block of pairs after the other are those of all at once", "[clip]") {
+  constexpr std::size_t embedding = 7;
+  for (const std::size_t count : {1U, 5U, 64U, 150U}) {  // blocks have 64
+    INFO(count);
+    std::vector<double> images;
+    std::vector<double> texts;
+    Random random(11, Stream::test, count);
+    for (std::size_t i = 0; i < count * embedding; ++i) {
+      images.push_back(random.normal());
+      texts.push_back(images.back() + random.normal());
+    }
+    std::size_t signs = 0;
+    const std::vector<double> losses = clip_losses(images, texts, embedding, std::log(20.0), [&] { ++signs; });
+    const ClipLoss whole = clip_loss(images, texts, embedding, std::log(20.0), 1, false);
+    if (count == 1) {
+      CHECK(losses == std::vector<double>{0});  // nothing to be told from
+    } else {
+      CHECK(compare(losses, whole.losses, 1e-12) == "");
+    }
+    CHECK(signs == 2 * ((count + 63) / 64));
+    CHECK(clip_losses(images, texts, embedding, std::log(20.0)) == losses);
+  }
+}
+
 TEST_CASE("gradients of a contrastive model are those of finite differences", "[clip]") {
   Run run(DType::f64, "ref");
   run.loss();
@@ -165,7 +191,9 @@ TEST_CASE("ranks of own captions and images pass over those that are equal or as
   };
   const std::vector<double> images = all({0, 0, 40, 90});
   const std::vector<double> texts = all({50, 10, 10, 60});
-  const Ranks found = ranks(images, texts, 2, {{0, 0, 2, 3}, {0, 1, 1, 3}});
+  std::size_t signs = 0;
+  const Ranks found = ranks(images, texts, 2, {{0, 0, 2, 3}, {0, 1, 1, 3}}, [&] { ++signs; });
+  CHECK(signs == 4);
   // x, of the first, is farther from A than y, which is A's too, but nearer than z. Both are nearer to B than y.
   CHECK(found.text == std::vector<std::size_t>{1, 1, 3, 1});
   CHECK(found.texts == std::vector<std::size_t>{2, 2, 3, 3});
@@ -215,6 +243,20 @@ TEST_CASE("the smallest contrastive model takes large images", "[clip]") {
     const ClipTowers towers(config);
     CHECK(towers.output({3, side, side, 3}) == nn::Shape{6, config.embedding()});
   }
+}
+
+// The error was a layer's, about maps that nobody had asked for.
+TEST_CASE("images that are too small for a contrastive model are refused by their side", "[clip]") {
+  for (const auto& [name, least] : {std::pair("tiny", 3U), std::pair("emoji", 15U)}) {
+    INFO(name);
+    ClipConfig config = find_clip(name, least);
+    config.text_vocabulary = 9;
+    const ClipTowers towers(config);
+    CHECK(towers.output({2, least, least, 3}) == nn::Shape{4, config.embedding()});
+  }
+  CHECK(has(message_of(ErrorKind::usage, [] { find_clip("emoji", 14); }),
+            "`side`: 14; expected at least 15 pixels for the net 'emoji'"));
+  CHECK(has(message_of(ErrorKind::usage, [] { find_clip("tiny", 2); }), "`side`: 2; expected at least 3"));
 }
 
 TEST_CASE("texts of a contrastive model are cut, padded and checked", "[clip]") {

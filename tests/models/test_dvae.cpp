@@ -1,5 +1,8 @@
 // The discrete VAE: sizes, pixels, the loss and its gradients, training, files.
 #include <cmath>
+#include <limits>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "core/random.h"
@@ -286,6 +289,35 @@ TEST_CASE("a discrete VAE learns, and its files give the same codes", "[dvae]") 
   short_file.tensors.erase("decoder.blocks.input.weight");
   short_file.save(path);
   CHECK(has(message_of(ErrorKind::data, [&] { load_dvae(other, path); }), "decoder.blocks.input.weight"));
+}
+
+// Pixels of NaN were unspecified bytes, and images whose logits are NaN had the first code everywhere.
+TEST_CASE("a discrete VAE whose results are no numbers makes neither codes nor images", "[dvae]") {
+  for (const std::string broken : {"encoder", "decoder"}) {
+    INFO(broken);
+    nn::Engine engine;
+    Dvae net(smallest());
+    const std::vector<nn::Parameter*> parameters = nn::parameters_of(*net.layers);
+    nn::initialise(engine, parameters, DType::f32, 3);
+    for (nn::Parameter* each : parameters) {
+      if (each->name != broken + ".blocks.output.conv.bias") continue;
+      std::vector<float> values = engine.to_host<float>(each->value);
+      values[1] = std::numeric_limits<float>::quiet_NaN();
+      engine.write(each->value, std::as_bytes(std::span(values)));
+    }
+    DvaeCoder coder(engine, net, DType::f32, 2);
+    const std::vector<std::uint8_t> pixels = drawings(3, net.config.side, 1);
+    const std::vector<std::int32_t> codes(3 * net.config.grid() * net.config.grid());
+    const std::string of_images = message_of(ErrorKind::data, [&] { coder.encode(pixels); });
+    const std::string of_codes = message_of(ErrorKind::data, [&] { coder.decode(codes); });
+    if (broken == "encoder") {
+      CHECK(has(of_images, "logits of an image are infinite or no numbers: the training of the discrete VAE has diverged"));
+      CHECK(of_codes == "no error");
+    } else {
+      CHECK(of_images == "no error");
+      CHECK(has(of_codes, "pixels of an image are no numbers: the training of the discrete VAE has diverged"));
+    }
+  }
 }
 
 TEST_CASE("as many images are encoded at once as have a gigabyte of maps", "[dvae]") {

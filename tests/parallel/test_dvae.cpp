@@ -1,12 +1,17 @@
 // Several processes that train and evaluate a discrete VAE, whose layers have a loss of their own: the numbers of one process.
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "core/random.h"
+#include "data/pairs/pairs.h"
+#include "data/pairs/synth_pairs.h"
 #include "models/dvae/coder.h"
 #include "models/dvae/task.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
+#include "tests/support/files.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi.h"
 #include "tests/support/parameters.h"
 #include "train/trainer.h"
@@ -105,4 +110,46 @@ TEST_CASE("stages that share the layers of a discrete VAE have the bits of one p
   }
   CHECK(compared == together.trainer.parameters().size());
   CHECK(compared > 0);
+}
+
+// A rank that could not read an image, or whose loss was infinite, left the others waiting for its sums.
+TEST_CASE("processes that share the evaluation of a discrete VAE count what one counts, and fail together", "[dvae]") {
+  mpi::Comm& comm = test::world();
+  const test::TempDir folder;  // this rank's own
+  data::SynthPairs scenes;
+  scenes.count = 22;  // six batches, the last one of two
+  data::write_synth_pairs(scenes, folder.path());
+  const data::Pairs pairs = data::Pairs::open(folder.path());
+  nn::Engine engine;
+  Dvae net(small());
+  nn::initialise(engine, nn::parameters_of(*net.layers), DType::f32, 3);
+  DvaeCoder coder(engine, net, DType::f32);
+  const DvaeCoder::Measure measure{0.5, -3};
+  mpi::Comm alone;
+  const DvaeEvaluation expected = coder.evaluate(alone, pairs, measure);
+  const auto check_evaluation = [&] {
+    const DvaeEvaluation found = coder.evaluate(comm, pairs, measure);
+    CHECK(found.images == pairs.size());
+    CHECK(found.relaxed_nll == expected.relaxed_nll);
+    CHECK(found.hard_nll == expected.hard_nll);
+    CHECK(found.kl == expected.kl);
+    CHECK(found.squared_error == expected.squared_error);
+    CHECK(found.counts == expected.counts);
+  };
+  check_evaluation();
+  // The first batch of the last rank has an image that is broken there alone.
+  const auto last = static_cast<std::size_t>(comm.size() - 1);
+  const auto broken = pairs.folder() / pairs[4 * last].image;
+  const std::string whole = test::read_file(broken);
+  if (comm.rank() == comm.size() - 1) test::write_file(broken, "no image");
+  const std::string message = test::message_of(ErrorKind::data, [&] { coder.evaluate(comm, pairs, measure); });
+  CHECK(test::has(message, broken.filename().string()));
+  if (comm.size() > 1) CHECK(message.starts_with("rank " + std::to_string(last) + ": "));
+  CHECK(test::same_everywhere(message));
+  // One that is stopped stops all.
+  test::write_file(broken, whole);
+  const std::string stopped =
+      test::message_of(ErrorKind::interrupted, [&] { coder.evaluate(comm, pairs, measure, [&] { return comm.rank() != 0; }); });
+  CHECK(test::has(stopped, "the evaluation was stopped"));
+  check_evaluation();
 }
