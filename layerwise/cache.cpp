@@ -140,12 +140,6 @@ void mark_used(const std::filesystem::path& path) {
 
 }  // namespace
 
-CachedBlob::CachedBlob(FileMapping file) : file_(std::move(file)) {}
-
-std::span<const std::byte> CachedBlob::bytes() const noexcept {
-  return file_.bytes().subspan(sizeof(CacheHeader), file_.size() - Cache::entry_overhead);
-}
-
 struct Cache::Entry {
   std::filesystem::path path;
   std::uint64_t bytes;
@@ -170,13 +164,12 @@ std::filesystem::path Cache::path_of(const std::string& key, const char* extensi
   return folder_ / (key + extension);
 }
 
-std::optional<CachedBlob> Cache::get_mapped(const std::string& key) {
+std::optional<std::vector<std::byte>> Cache::get(const std::string& key) {
   const std::filesystem::path path = path_of(key, blob_extension);
   FileMapping file;
   try {
     file = FileMapping(path);
   } catch (const Error&) {  // not there, or not for us to read
-    ++counts_.misses;
     return std::nullopt;
   }
   std::string fault = "it is cut short";
@@ -184,30 +177,22 @@ std::optional<CachedBlob> Cache::get_mapped(const std::string& key) {
     CacheHeader header;
     std::memcpy(&header, file.bytes().data(), sizeof header);
     if (header.magic == cache_magic && header.version != file_version) {
-      ++counts_.misses;
       report_other_version(path, header.version, file_version);
       return std::nullopt;
     }
     fault = fault_of(key, header, file.bytes());
   }
   if (!fault.empty()) {
-    ++counts_.misses;
     remove_damaged(path, fault);
     return std::nullopt;
   }
   mark_used(path);
-  ++counts_.hits;
-  return CachedBlob(std::move(file));
-}
-
-std::optional<std::vector<std::byte>> Cache::get(const std::string& key) {
-  const std::optional<CachedBlob> blob = get_mapped(key);
-  if (!blob) return std::nullopt;
-  return std::vector<std::byte>(blob->bytes().begin(), blob->bytes().end());
+  const std::span<const std::byte> body = file.bytes().subspan(sizeof(CacheHeader), file.size() - entry_overhead);
+  return std::vector<std::byte>(body.begin(), body.end());
 }
 
 void Cache::remove_damaged(const std::filesystem::path& file, const std::string& reason) {
-  ++counts_.damaged;
+  ++damaged_;
   // If another process has replaced the entry meanwhile, a good one is lost, which costs no more than computing it again.
   std::error_code ignored;
   std::filesystem::remove(file, ignored);
@@ -224,17 +209,11 @@ void Cache::report_other_version(const std::filesystem::path& file, std::uint32_
 bool Cache::put(const std::string& key, std::span<const std::byte> bytes) {
   const std::filesystem::path path = path_of(key, blob_extension);
   const std::uint64_t need = bytes.size() + entry_overhead;
-  if (need > limit_) {
-    ++counts_.refused;
-    return false;
-  }
+  if (need > limit_) return false;
   std::optional<Temporary> temporary;
   {
     const FileLock held = lock();
-    if (!make_room(need, path)) {
-      ++counts_.refused;
-      return false;
-    }
+    if (!make_room(need, path)) return false;
     temporary.emplace(path);
     temporary->reserve(need);
   }
@@ -255,14 +234,10 @@ bool Cache::put(const std::string& key, std::span<const std::byte> bytes) {
     const FileLock held = lock();  // so that nobody lists the folder in the middle of it
     temporary->publish(path);
   }
-  if (is_disk_full(temporary->error())) {
-    ++counts_.refused;
-    return false;
-  }
+  if (is_disk_full(temporary->error())) return false;
   if (temporary->error() != 0) {
     fail(ErrorKind::io, "cannot write the cache entry '{}': {}", path.string(), std::strerror(temporary->error()));
   }
-  ++counts_.stored;
   return true;
 }
 
@@ -288,10 +263,7 @@ std::unique_ptr<RecordFile> Cache::open_records(const std::string& key, std::uin
   const FileLock held = lock();  // so that processes that start together make one file
   if (auto file = find_records(key, records, words)) return file;
   const std::uint64_t need = RecordFile::file_bytes(records, words);
-  if (need > limit_ || std::filesystem::exists(path) || !make_room(need, path)) {
-    ++counts_.refused;
-    return nullptr;
-  }
+  if (need > limit_ || std::filesystem::exists(path) || !make_room(need, path)) return nullptr;
   Temporary temporary(path);
   temporary.reserve(need);
   int error = temporary.error();
@@ -305,12 +277,8 @@ std::unique_ptr<RecordFile> Cache::open_records(const std::string& key, std::uin
     temporary.publish(path);
     error = temporary.error();
   }
-  if (is_disk_full(error)) {
-    ++counts_.refused;
-    return nullptr;
-  }
+  if (is_disk_full(error)) return nullptr;
   if (error != 0) fail(ErrorKind::io, "cannot write the cache entry '{}': {}", path.string(), std::strerror(error));
-  ++counts_.stored;
   return find_records(key, records, words);
 }
 
@@ -346,7 +314,6 @@ bool Cache::make_room(std::uint64_t need, const std::filesystem::path& replaced)
     std::filesystem::remove(entry.path, error);
     if (error) fail(ErrorKind::io, "cannot remove the cache entry '{}': {}", entry.path.string(), error.message());
     used -= entry.bytes;
-    if (entry.path != replaced) ++counts_.evicted;
   }
   return true;
 }
@@ -381,15 +348,6 @@ FileLock Cache::lock() const {
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, std::chrono::milliseconds(20));
   }
-}
-
-CacheStats Cache::stats() const {
-  CacheStats result = counts_;
-  for (const Entry& entry : list().entries) {
-    ++result.entries;
-    result.bytes += entry.bytes;
-  }
-  return result;
 }
 
 }  // namespace bitloom::layerwise

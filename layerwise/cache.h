@@ -3,13 +3,13 @@
 //
 // An entry's key is the hash of everything its content depends on (core/hash.h; made by the caller), so entries never change
 // and need no invalidation. Processes on one machine may share a folder. Readers take no lock: an entry appears by rename and
-// is removed by unlink, which leaves those who have it mapped alone. Entries are not flushed to the device; one that a crash
+// is removed by unlink, which leaves those who read it alone. Entries are not flushed to the device; one that a crash
 // tore is found by its checksum, like any other damage, and counts as missing.
 //
 // File KEY.blob, little-endian: magic (8 bytes), version (4), length of this header (4), length of the body (8), XXH3-128 of
-// key and body (16), zeros up to 64 bytes; the body; 64 zero bytes, so that vector kernels may load past the end of a mapped
-// body as they do with a Buffer. Files KEY.records (record_file.h) are filled over time and counted at their full length from
-// the start. Other files in the folder are left alone, except temporary files of dead writers.
+// key and body (16), zeros up to 64 bytes; the body; 64 zero bytes. Files KEY.records (record_file.h) are filled over time and
+// counted at their full length from the start. Other files in the folder are left alone, except temporary files of dead
+// writers.
 #pragma once
 
 #include <chrono>
@@ -27,31 +27,6 @@
 #include "layerwise/record_file.h"
 
 namespace bitloom::layerwise {
-
-// A blob of the cache, mapped read-only; it stays valid when the entry is evicted.
-class CachedBlob {
- public:
-  explicit CachedBlob(FileMapping file);
-
-  // Aligned to 64 bytes and followed by 64 readable zero bytes.
-  std::span<const std::byte> bytes() const noexcept;
-
- private:
-  FileMapping file_;
-};
-
-struct CacheStats {
-  // By this object.
-  std::uint64_t hits = 0;
-  std::uint64_t misses = 0;   // damaged entries included
-  std::uint64_t damaged = 0;  // entries that were found damaged, and removed
-  std::uint64_t stored = 0;
-  std::uint64_t refused = 0;  // put() that returned false
-  std::uint64_t evicted = 0;
-  // In the folder now, with headers.
-  std::uint64_t entries = 0;
-  std::uint64_t bytes = 0;
-};
 
 // To be used by one thread at a time.
 class Cache {
@@ -71,7 +46,6 @@ class Cache {
   // The blob, checked against its checksum; nothing if it is missing, unreadable or damaged. Keys are 16 to 64 lower-case
   // hexadecimal digits; anything else throws Error(internal).
   std::optional<std::vector<std::byte>> get(const std::string& key);
-  std::optional<CachedBlob> get_mapped(const std::string& key);
 
   // Stores a blob, evicting the least recently used entries to stay within the limit. Returns false, which is no reason to
   // stop, when the blob does not fit within the limit or on the disk; nothing is evicted for a blob that exceeds the limit
@@ -92,10 +66,8 @@ class Cache {
   std::uint64_t limit() const noexcept { return limit_; }
   const std::filesystem::path& folder() const noexcept { return folder_; }
 
-  // Entries found damaged so far.
-  std::uint64_t damaged() const noexcept { return counts_.damaged; }
-  // Throws Error(io) if the folder cannot be listed.
-  CacheStats stats() const;
+  // Entries found damaged so far, and removed.
+  std::uint64_t damaged() const noexcept { return damaged_; }
 
  private:
   struct Entry;
@@ -112,7 +84,7 @@ class Cache {
   std::uint64_t limit_;
   OnUnusable on_unusable_;
   std::chrono::milliseconds lock_timeout_;
-  CacheStats counts_;
+  std::uint64_t damaged_ = 0;
 };
 
 }  // namespace bitloom::layerwise

@@ -59,6 +59,8 @@ struct Way {
 };
 
 constexpr const char* subject = "outputs of frozen layers";
+// In the main one a stop mark of the stage before may still come: with TreeOptions::quorum below 1 ranks do not wait for it.
+constexpr mpi::Channel records_channel = mpi::Channel::records;
 
 class Sharing {
  public:
@@ -200,13 +202,13 @@ class Sharing {
       if (way.from == own_) ++to_send;
       if (way.to != own_) continue;
       ++asked;
-      comm_.send(static_cast<int>(way.from), {std::byte{0}});
+      comm_.send(static_cast<int>(way.from), {std::byte{0}}, records_channel);
     }
     const auto look = [&] {
       for (const Way& way : ways_) {
         if (way.from != own_ && way.to != own_) continue;
         const std::size_t other = way.from == own_ ? way.to : way.from;
-        const auto bytes = comm_.try_receive(static_cast<int>(other), most_from(other));
+        const auto bytes = comm_.try_receive(static_cast<int>(other), most_from(other), records_channel);
         if (!bytes) continue;
         const bool is_question = bytes->size() == 1;
         Way& meant = is_question ? way_between(own_, other) : way_between(other, own_);
@@ -219,7 +221,7 @@ class Sharing {
         --(is_question ? to_send : asked);
         if (!is_question && asked == 0) round_took_ = seconds_since(start);
       }
-      return asked == 0 && to_send == 0 && comm_.sends_finished();
+      return asked == 0 && to_send == 0 && comm_.sends_finished(records_channel);
     };
     comm_.wait_until(look, subject);
     for (Way& way : ways_) way.done += message(way);
@@ -258,7 +260,7 @@ class Sharing {
     }
     std::vector<std::byte> bytes(records.size() * sizeof records[0]);
     std::memcpy(bytes.data(), records.data(), bytes.size());
-    comm_.send(static_cast<int>(way.to), std::move(bytes));
+    comm_.send(static_cast<int>(way.to), std::move(bytes), records_channel);
   }
 
   void receive(const Way& way, const std::vector<std::byte>& bytes) {

@@ -186,12 +186,13 @@ bool Run::reuse(std::size_t s) {
   trained_.load(file, s);
   trained_.drop_outdated_heads(s);
   // Measured anew: the validation set has no part in the stage's key.
-  const bool has_heads = std::all_of(spec.heads.begin(), spec.heads.end(),
-                                     [&](const std::string& name) { return result_.model.heads.contains(name); });
+  const bool is_whole = !file.metadata.contains(changed_key) &&
+                        std::all_of(spec.heads.begin(), spec.heads.end(),
+                                    [&](const std::string& name) { return result_.model.heads.contains(name); });
   StageSummary summary;
   summary.name = spec.name;
   summary.reused = true;
-  if (has_heads) validate(spec, summary);
+  if (is_whole) validate(spec, summary);
   const auto history = file.metadata.find(history_key);
   if (history != file.metadata.end()) summary.trained_by = history_from_text(history->second);
   const std::string origin = origin_text(summary.trained_by);

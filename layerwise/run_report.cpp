@@ -203,14 +203,16 @@ std::string Run::history_text(std::size_t s) const {
 void Run::keep_trained(std::size_t s) {
   std::string history;
   on_root([&] { history = history_text(s); });
-  result_.trained[keys_[s].hex()] = trained_.bytes(s, comm_.broadcast_text(history));
+  // A stage that goes on in its middle has changed its layers, too.
+  const std::size_t begun = stage_ + (resume_from_.has_value() ? 1 : 0);
+  result_.trained[keys_[s].hex()] = trained_.bytes(s, std::max(begun, s + 1), comm_.broadcast_text(history));
 }
 
 // Leaves what the stage gave in the cache. Trouble there must not cost the run: the same can be trained again.
 void Run::store_stage() {
   if (cache_ == nullptr || !comm_.is_root() || depends_on_time()) return;
   try {
-    if (cache_->put(keys_[stage_].hex(), trained_.bytes(stage_, history_text(stage_)))) return;
+    if (cache_->put(keys_[stage_].hex(), trained_.bytes(stage_, stage_ + 1, history_text(stage_)))) return;
     progress_.line(fmt::format("cache: stage '{}' is not kept: there is no room for it", options_.net.stages[stage_].name));
   } catch (const std::exception& error) {
     progress_.line(fmt::format("cache: stage '{}' is not kept: {}", options_.net.stages[stage_].name, error.what()));

@@ -130,10 +130,25 @@ void TrainedStages::drop_outdated_heads(std::size_t s) {
   }
 }
 
-std::vector<std::byte> TrainedStages::bytes(std::size_t s, const std::string& history) const {
+// Name of the first of the stages after s that trained a layer which stages up to s had trained; "" if none did.
+std::string TrainedStages::changed_by(std::size_t s, std::size_t begun) const {
+  std::vector<std::string> trained;
+  for (std::size_t stage = 0; stage < begun; ++stage) {
+    const StageSpec& spec = net_.stages[stage];
+    if (stage <= s) {
+      trained.insert(trained.end(), spec.train.begin(), spec.train.end());
+    } else if (std::ranges::any_of(spec.train, [&](const std::string& name) { return contains(trained, name); })) {
+      return spec.name;
+    }
+  }
+  return "";
+}
+
+std::vector<std::byte> TrainedStages::bytes(std::size_t s, std::size_t begun, const std::string& history) const {
   const StageSpec& spec = net_.stages[s];
   TensorFile file;
   file.metadata[history_key] = history;
+  if (const std::string by = changed_by(s, begun); !by.empty()) file.metadata[changed_key] = by;
   for (const BinaryLayer& layer : model_.layers) {
     if (contains(spec.train, layer.spec().name)) layer.save(file);
   }

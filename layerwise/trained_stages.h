@@ -22,6 +22,8 @@ inline constexpr const char* trainer_version = "bitloom stage 5";
 
 // In the metadata of a stage's bytes: its StageHistory.
 inline constexpr const char* history_key = "bitloom.history";
+// There as well where a later stage had trained layers again by then: no accuracy of the stage can be measured with them.
+inline constexpr const char* changed_key = "bitloom.changed_by";
 
 // The `id` of each stage of a net, which separates the random streams of its stages: a function of the names of the layers that
 // a stage trains and of how often they were trained before, and of nothing else. Two runs of one seed that differ in options or
@@ -49,8 +51,9 @@ class TrainedStages {
   // Those accumulators that no stage after s reads.
   void drop_states(std::size_t s);
 
-  // The bytes that load() reads: the layers and heads of finished stage s as they are now.
-  std::vector<std::byte> bytes(std::size_t s, const std::string& history) const;
+  // The bytes that load() reads: the layers and heads of finished stage s as they are now, when `begun` stages have ended or
+  // begun.
+  std::vector<std::byte> bytes(std::size_t s, std::size_t begun, const std::string& history) const;
   // Adds the results of the first `stages` stages.
   void save(TensorFile& file, std::size_t stages) const;
   // The layers and heads of finished stage s. Throws Error(data) for missing or misshapen tensors.
@@ -60,6 +63,7 @@ class TrainedStages {
 
  private:
   bool trains_again(const std::string& layer, std::size_t s) const;
+  std::string changed_by(std::size_t s, std::size_t begun) const;
   void drop_states_of_other_zones(std::size_t s);
 
   const NetSpec& net_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/soft_labels.h"
 #include "layerwise/run.h"
 
 namespace bitloom::layerwise {
@@ -125,9 +126,7 @@ const StepResult& Run::take_step(Stage& stage) {
 void Run::build_layers() {
   Model& model = result_.model;
   data_hash_ = data::content_hash(data_.train);
-  const std::vector<std::uint8_t>& soft_labels = data_.train.soft_labels;
-  if (!soft_labels.empty()) soft_labels_hash_ = hash_bytes(std::as_bytes(std::span(soft_labels))).hex();
-  if (data_.train.soft_label_step != 0) soft_labels_hash_ += fmt::format(" {}", data_.train.soft_label_step);
+  soft_labels_hash_ = data::soft_labels_hash(data_.train);
   // Fitted by rank 0 alone, so that no float of the fit can differ between machines.
   TensorFile encoder;
   on_root([&] { encoder = fit_encoder(); });

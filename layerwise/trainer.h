@@ -65,7 +65,8 @@ struct StageSummary {
   std::string name;
   double seconds = 0;
   bool reused = false;
-  // Nothing without validation images: by the vote over mirror images where the net has it, and of the image as it is.
+  // By the vote over mirror images where the net has it, and of the image as it is. Nothing without validation images, or of a
+  // reused stage whose layers have learned again in the run that it comes from.
   std::optional<double> validation_accuracy, plain_accuracy;
   std::size_t images = 0;   // images that passed through training steps of this run
   StageHistory trained_by;  // history of a reused one, without epochs

@@ -133,6 +133,11 @@ bool Comm::has_progress_thread() const noexcept {
 }
 
 Traffic Comm::traffic(Collective kind) const noexcept { return state_->traffic[static_cast<std::size_t>(kind)]; }
+Traffic Comm::traffic() const noexcept {
+  Traffic total;
+  for (std::size_t kind = 0; kind < collective_count; ++kind) total += traffic(static_cast<Collective>(kind));
+  return total;
+}
 
 void Comm::require_length(const char* what, int from, std::uint64_t bytes) const { state_->require_length(what, from, bytes); }
 

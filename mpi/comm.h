@@ -68,10 +68,9 @@ enum class Collective {
   all_gather
 };
 inline constexpr std::size_t collective_count = 11;
-const char* name_of(Collective kind) noexcept;
 
 // Messages of one channel neither overtake nor wait for those of another.
-enum class Channel { main, state };
+enum class Channel { main, state, records };
 
 // Counts of what one rank has handed to a kind of collective so far.
 struct Traffic {
@@ -262,8 +261,6 @@ class Environment {
 
   // All ranks of the run.
   Comm& world() noexcept { return world_; }
-  // Whether the process runs under a launcher, so that MPI is in use.
-  bool launched() const noexcept { return launched_; }
 
  private:
   bool launched_ = false;

@@ -54,7 +54,6 @@ class Operation {
 class Requests {
  public:
   explicit Requests(Comm::State& state, const char* name) : state_(&state), name_(name) {}
-  bool empty() const { return requests_.empty(); }
   // Receives come before sends.
   void receive(std::span<std::byte> bytes, int from, int tag);
   void send(std::span<const std::byte> bytes, int to, int tag);

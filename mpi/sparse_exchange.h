@@ -184,8 +184,7 @@ class SparseExchange {
   std::uint64_t threshold_of(const ThresholdControl& control, std::size_t v) const;
   Kept& kept() { return kept_[options_.error_feedback == ErrorFeedback::none ? 0 : worker_]; }
   void move_state();
-  void put_error_feedback(TensorFile& file, const std::string& prefix,
-                          const std::vector<std::vector<std::byte>>& by_rank) const;
+  void put_error_feedback(TensorFile& file, const std::string& prefix, std::vector<std::vector<std::byte>> by_rank) const;
   void load_error_feedback(const TensorFile& file, const std::string& prefix);
   Bundle error_feedback_of(const TensorFile& file, const std::string& name) const;
   std::uint64_t users_of(const Bundle& sum, const std::string& name) const;

@@ -60,16 +60,17 @@ void SparseExchange::end_save(TensorFile& file, const std::string& prefix) {
   if (gather_.under_way()) put_error_feedback(file, prefix, gather_.end());
 }
 
-// Puts the workers' error feedback, as their ranks sent it, into a file.
+// Puts the workers' error feedback, as their ranks sent it, into a file; that of one rank at a time is in memory twice.
 void SparseExchange::put_error_feedback(TensorFile& file, const std::string& prefix,
-                                        const std::vector<std::vector<std::byte>>& by_rank) const {
+                                        std::vector<std::vector<std::byte>> by_rank) const {
   const auto put = [&](std::size_t worker, std::span<const std::byte> message) {
     file.put_raw(error_feedback_name(prefix, worker), message);
   };
   Bundle total;
   std::size_t worker = 0;  // ranks carry them in their order
-  for (const std::vector<std::byte>& rank : by_rank) {
-    for (std::span<const std::byte> rest = rank; !rest.empty(); ++worker) {
+  for (std::vector<std::byte>& rank : by_rank) {
+    const std::vector<std::byte> bytes = std::exchange(rank, {});
+    for (std::span<const std::byte> rest = bytes; !rest.empty(); ++worker) {
       const std::span<const std::byte> message = next_message(rest);
       if (options_.error_feedback != ErrorFeedback::sum) {
         put(worker, message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -21,6 +22,8 @@ void check(const DrawOptions& options) {
 
 namespace {
 
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
 struct ComesBefore {
   std::span<const float> logits;
   bool operator()(std::int32_t a, std::int32_t b) const {
@@ -33,8 +36,14 @@ struct ComesBefore {
 // Tokens by descending logits, ties by ascending number.
 class Ranking {
  public:
+  // All but those that have the probability 0 because of an infinity.
   explicit Ranking(std::span<const float> logits) : comes_before_{logits}, order_(logits.size()) {
     std::iota(order_.begin(), order_.end(), 0);
+    const bool is_certain = std::ranges::max(logits) == infinity;
+    std::erase_if(order_, [&](std::int32_t token) {
+      const float logit = logits[static_cast<std::size_t>(token)];
+      return logit == -infinity || (is_certain && logit != infinity);
+    });
   }
 
   // Drops all but the first `count`.
@@ -91,9 +100,14 @@ class Ranking {
 
 void check_logits(std::span<const float> logits) {
   const auto bad = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
-  if (bad == logits.end()) return;
-  fail(ErrorKind::data, "the model gives no number for token {}: its parameters are damaged, or it diverged in training",
-       bad - logits.begin());
+  if (bad != logits.end()) {
+    fail(ErrorKind::data, "the model gives no number for token {}: its parameters are damaged, or it diverged in training",
+         bad - logits.begin());
+  }
+  if (!logits.empty() && std::ranges::max(logits) == -infinity) {
+    fail(ErrorKind::data, "the model gives -infinity for all {} tokens: its parameters are damaged, or it diverged in training",
+         logits.size());
+  }
 }
 
 std::int32_t draw(std::span<const float> logits, const DrawOptions& options, double uniform) {
@@ -102,8 +116,10 @@ std::int32_t draw(std::span<const float> logits, const DrawOptions& options, dou
   // Probabilities up to a factor.
   std::vector<double> weights(logits.size());
   const auto largest = static_cast<double>(*likeliest);
-  std::ranges::transform(logits, weights.begin(),
-                         [&](float logit) { return std::exp((static_cast<double>(logit) - largest) / options.temperature); });
+  std::ranges::transform(logits, weights.begin(), [&](float logit) {
+    if (logit == *likeliest) return 1.0;  // infinities have no difference
+    return std::exp((static_cast<double>(logit) - largest) / options.temperature);
+  });
   const auto weight = [&](std::int32_t token) { return weights[static_cast<std::size_t>(token)]; };
   Ranking ranking(logits);
   if (options.top_k != 0) ranking.keep(options.top_k);

@@ -16,10 +16,11 @@ struct DrawOptions {
 // Throws Error(usage) that names the field.
 void check(const DrawOptions& options);
 
-// Throws Error(data) if one is no number.
+// Throws Error(data) if one is no number, or if all are -infinity, which no token can be drawn from.
 void check_logits(std::span<const float> logits);
 
-// From logits (V), all of them numbers. uniform: in [0, 1). Ties of equal logits go to the smaller token.
+// From logits (V) that check_logits() passes. uniform: in [0, 1). Ties of equal logits go to the smaller token. Tokens of
+// -infinity are never drawn; where some have +infinity, these alone are, all with the same probability.
 std::int32_t draw(std::span<const float> logits, const DrawOptions& options, double uniform);
 
 }  // namespace bitloom::models

@@ -124,6 +124,12 @@ void declare_compress_format(Options& options, std::string& format) {
                  "Numbers of such factors in messages: f32, or 1-6-9, which takes half the bytes");
 }
 
+void declare_compress_errors(Options& options, std::string& format) {
+  options.choice(
+      "compress-errors", format, train::float_format_names(),
+      "Numbers of the buffers that keep what such factors leave out (error feedback): f32, or 1-6-9, in half the memory");
+}
+
 void declare_compress_start(Options& options, std::string& start) {
   options.choice("compress-start", start, {"auto", "fixed", "warm"},
                  "Matrix that such factors are formed by: fixed, a random one, the same in every step; warm, the factor of the "

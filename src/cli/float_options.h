@@ -59,6 +59,8 @@ void declare_activation_bits(Options& options, std::size_t& bits, std::string& q
 void add_quantiser(nn::Quantiser quantiser, nlohmann::json& identity);
 // --compress-format: of factors in messages (train::FloatFormat).
 void declare_compress_format(Options& options, std::string& format);
+// --compress-errors: of the error buffers beside them.
+void declare_compress_errors(Options& options, std::string& format);
 // --compress-start: whether the factors begin with the last step's (train::PowerSgdOptions::warm_start). shard, shard_ranks:
 // those options.
 void declare_compress_start(Options& options, std::string& start);

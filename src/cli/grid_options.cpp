@@ -58,8 +58,10 @@ void GridSettings::declare(Options& options, std::size_t fewest, bool has_tensor
 }
 
 void GridSettings::declare_compression(Options& options, bool with_local_steps) {
-  static const std::vector<Options::Need> needs{
-      {"compress-rank", "ranks", {}}, {"compress-format", "ranks", {}}, {"compress-start", "ranks", {}, "fixed"}};
+  static const std::vector<Options::Need> needs{{"compress-rank", "ranks", {}},
+                                                {"compress-format", "ranks", {}},
+                                                {"compress-errors", "ranks", {}},
+                                                {"compress-start", "ranks", {}, "fixed"}};
   options.needs(needs);
   has_compression = true;
   has_local_steps = with_local_steps;
@@ -67,6 +69,7 @@ void GridSettings::declare_compression(Options& options, bool with_local_steps) 
                 "Rank of factors that data-parallel ranks exchange instead of the gradients of matrices (PowerSGD); 0: none, "
                 "and a comparison of all");
   declare_compress_format(options, compress_format);
+  declare_compress_errors(options, compress_errors);
   declare_compress_start(options, compress_start);
 }
 
@@ -178,6 +181,7 @@ nlohmann::json plan_on_grids(Terminal& terminal, const plan::FloatModel& model, 
   options.shard_ranks = settings.shard_ranks;
   options.compress_rank = settings.compress_rank;
   options.compress_format = train::float_format_named(settings.compress_format);
+  options.compress_errors = train::float_format_named(settings.compress_errors);
   options.compress_warm = is_warm_start(settings.compress_start, settings.shard, settings.shard_ranks);
   const plan::FloatCluster cluster = settings.make_cluster(memory);
   const auto ranks = static_cast<int>(settings.ranks);

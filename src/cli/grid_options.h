@@ -24,7 +24,7 @@ struct GridSettings {
   bool has_compression = false;  // the trainer's, whose plans are compared
   bool has_local_steps = false;  // and these
   std::size_t compress_rank = 0;
-  std::string compress_format = "f32", compress_start = "auto";
+  std::string compress_format = "f32", compress_errors = "f32", compress_start = "auto";
 
   // fewest: of ranks; 0, the default then, has no grid. has_tensor: whether tensor groups can divide the model's layers.
   void declare(Options& options, std::size_t fewest, bool has_tensor = true);

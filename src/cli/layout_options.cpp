@@ -61,8 +61,10 @@ void LayoutSettings::declare_compression(Options& options) {
       "compress-rank", compress_rank, 0, any_count,
       "Rank of factors that data-parallel processes exchange instead of the gradients of matrices (PowerSGD); 0: none");
   declare_compress_format(options, compress_format);
+  declare_compress_errors(options, compress_errors);
   declare_compress_start(options, compress_start);
   static const std::vector<Options::Need> needs{{"compress-format", "compress-rank", {}},
+                                                {"compress-errors", "compress-rank", {}},
                                                 {"compress-start", "compress-rank", {}, "fixed"}};
   options.needs(needs);
 }
@@ -85,6 +87,7 @@ train::Layout LayoutSettings::make_layout(mpi::Grid& grid, const nn::Sequence& n
   layout.events.first_steps = log_events;
   layout.compress_rank = compress_rank;
   layout.compression.messages = train::float_format_named(compress_format);
+  layout.compression.error_buffers = train::float_format_named(compress_errors);
   layout.compression.warm_start = is_warm_start();
   return layout;
 }
@@ -97,6 +100,7 @@ void LayoutSettings::add_to(plan::FloatOptions& options, const nn::Sequence& net
   options.shard_ranks = shard_ranks;
   options.compress_rank = compress_rank;
   options.compress_format = train::float_format_named(compress_format);
+  options.compress_errors = train::float_format_named(compress_errors);
   options.compress_warm = is_warm_start();
 }
 
@@ -145,6 +149,7 @@ void LayoutSettings::settle_compression(const Options& options, bool resumes) {
 void LayoutSettings::add_compression(nlohmann::json& identity) const {
   if (compress_rank != 0) identity["compress_rank"] = compress_rank;
   if (compress_format != LayoutSettings().compress_format) identity["compress_format"] = compress_format;
+  if (compress_errors != LayoutSettings().compress_errors) identity["compress_errors"] = compress_errors;
   // Runs of before have no such field.
   if (compress_rank != 0 && is_warm_start()) identity["compress_start"] = "warm";
 }

@@ -26,7 +26,7 @@ struct LayoutSettings {
   std::size_t shard_ranks = 0;
   std::size_t log_events = 0;
   std::size_t compress_rank = 0;
-  std::string compress_format = "f32", compress_start = "auto";
+  std::string compress_format = "f32", compress_errors = "f32", compress_start = "auto";
 
   // All, for training; without --tensor where no layer can be divided.
   void declare(Options& options, bool has_tensor = true);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/text.h"
 
 namespace bitloom::data {
@@ -53,6 +54,12 @@ std::span<const std::uint8_t> soft_label(const Dataset& dataset, std::size_t i, 
     place += static_cast<std::size_t>(3 * nearest(shift.down) + nearest(shift.across));
   }
   return std::span(dataset.soft_labels).subspan(place * dataset.classes(), dataset.classes());
+}
+
+std::string soft_labels_hash(const Dataset& dataset) {
+  if (dataset.soft_labels.empty()) return "";
+  const std::string hash = hash_bytes(std::as_bytes(std::span(dataset.soft_labels))).hex();
+  return dataset.soft_label_step == 0 ? hash : fmt::format("{} {}", hash, dataset.soft_label_step);
 }
 
 namespace {

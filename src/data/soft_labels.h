@@ -30,6 +30,9 @@ std::size_t labels_per_image(int step);
 // (C): those of image i of a set with soft labels, as it is moved.
 std::span<const std::uint8_t> soft_label(const Dataset& dataset, std::size_t i, const Shift& shift);
 
+// A name for the soft labels of a set, by their content; empty where it has none.
+std::string soft_labels_hash(const Dataset& dataset);
+
 // A file with the soft labels of a set, u8, (N, C) or (N, 9, C), and the hash of the images that they are of.
 TensorFile soft_labels_file(const Dataset& dataset);
 

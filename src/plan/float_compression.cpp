@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/narrow.h"
 #include "train/parallel/sharding.h"
 
 namespace bitloom::plan {
@@ -47,16 +48,18 @@ std::vector<train::PowerSgdShape> shapes_of(const FloatModel& model, std::size_t
 }  // namespace
 
 CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards,
-                                bool warm_start) {
+                                bool warm_start, train::FloatFormat errors) {
   CompressionNeeds most;
   for (std::size_t shard = 0; shard < shards; ++shard) {
     const std::vector<train::PowerSgdShape> shapes = shapes_of(model, rank, shards, shard);
     CompressionNeeds needs;
     needs.sent = train::power_sgd_bytes(shapes, format);
     needs.work_bytes = needs.sent.exact + needs.sent.flags;
+    std::uint64_t elements = 0, longest = 0;
     for (const train::PowerSgdShape& shape : shapes) {
       if (shape.rank == 0) continue;
-      needs.error_bytes += shape.rows * shape.columns * sizeof(float);
+      elements += shape.rows * shape.columns;
+      longest = std::max<std::uint64_t>(longest, shape.rows * shape.columns);
       // P is the shorter factor, but where each step begins with the last one's.
       const std::size_t query_rows = warm_start ? shape.columns : std::max(shape.rows, shape.columns);
       const std::size_t p_rows = shape.rows + shape.columns - query_rows;
@@ -66,7 +69,9 @@ CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train
       // P, Q, and the gradient that they make.
       needs.operations += 3 * 2.0 * static_cast<double>(shape.rows * shape.columns * shape.rank);
     }
-    needs.saved_bytes = needs.error_bytes + (warm_start ? needs.query_bytes : 0);
+    needs.error_bytes =
+        errors == train::FloatFormat::f32 ? elements * sizeof(float) : elements * sizeof(f1_6_9) + longest * sizeof(float);
+    needs.saved_bytes = elements * sizeof(float) + (warm_start ? needs.query_bytes : 0);
     if (needs.sent.sum() > most.sent.sum()) most = needs;
   }
   return most;

@@ -14,7 +14,7 @@ inline constexpr double largest_share = 0.75;
 
 struct CompressionNeeds {
   train::PowerSgdBytes sent;      // to the sums of a step
-  std::uint64_t error_bytes = 0;  // error buffers
+  std::uint64_t error_bytes = 0;  // error buffers, and a copy of the largest in f32 where they are narrower
   std::uint64_t query_bytes = 0;  // the matrices Q by which factors are formed
   std::uint64_t saved_bytes = 0;  // of these, in checkpoints, for which they are copied
   std::uint64_t work_bytes = 0;   // of messages, and P beside them, at the end of a step's passes
@@ -22,9 +22,9 @@ struct CompressionNeeds {
 };
 
 // Needs of ranks that each have the whole model, or one of several shards of it: then of the shard that has the most. rank: at
-// least 1. format: of factors in messages. A matrix whose factors would have no fewer numbers goes as it is. warm_start:
-// train::PowerSgdOptions::warm_start.
+// least 1. format: of factors in messages; errors: of error buffers. A matrix whose factors would have no fewer numbers goes as
+// it is. warm_start: train::PowerSgdOptions::warm_start.
 CompressionNeeds compression_of(const FloatModel& model, std::size_t rank, train::FloatFormat format, std::size_t shards = 1,
-                                bool warm_start = false);
+                                bool warm_start = false, train::FloatFormat errors = train::FloatFormat::f32);
 
 }  // namespace bitloom::plan

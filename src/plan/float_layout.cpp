@@ -73,7 +73,8 @@ FloatLayout layout_of(const FloatModel& model, const mpi::GridShape& grid, const
   const std::size_t shards = !divided.optimizer ? 1 : options.shard_ranks == 0 ? data : options.shard_ranks;
   CompressionNeeds compression;
   if (options.compress_rank > 0) {
-    compression = compression_of(model, options.compress_rank, options.compress_format, shards, options.compress_warm);
+    compression = compression_of(model, options.compress_rank, options.compress_format, shards, options.compress_warm,
+                                 options.compress_errors);
   }
   FloatLayout layout{model,
                      options,

@@ -99,7 +99,7 @@ FloatMemory memory_of(const FloatLayout& layout, std::size_t stage, std::span<co
     frozen += layout.frozen_of(part);
     memory.activations = std::max(memory.activations, way_bytes(layout, part));
   }
-  memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages()).bytes;
+  memory.stash = train::stash_peak(actions, stashes, stage + 1 == layout.stages, layout.recomputes_stages());
   const std::uint64_t works_with = bytes_between_passes(layout, stage);
   memory.activations = std::max(memory.activations, works_with - std::min(works_with, memory.stash));
   memory.gathered = needs.whole_bytes;

@@ -38,6 +38,7 @@ struct FloatOptions {
   // none.
   std::size_t compress_rank = 0;
   train::FloatFormat compress_format = train::FloatFormat::f32;  // of the factors in messages
+  train::FloatFormat compress_errors = train::FloatFormat::f32;  // of the error buffers
   bool compress_warm = false;                                    // train::PowerSgdOptions::warm_start
   Recompute recompute = Recompute::none;
   unsigned activation_bits = 0;  // 0: all

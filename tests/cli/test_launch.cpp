@@ -19,9 +19,9 @@ using namespace bitloom::test;
 namespace {
 
 // Training by sparse messages, with a checkpoint several times a second; a `Hold` decides when it comes to a step.
-Args long_training(const std::string& out) {
+Args long_training(const std::string& out, const std::string& epochs = "40") {
   Args args = quick_training(out);
-  *(std::find(args.begin(), args.end(), "--epochs") + 1) = "40";
+  *(std::find(args.begin(), args.end(), "--epochs") + 1) = epochs;
   return with(with(args, {"--exchange", "sparse", "--workers", "6", "--checkpoint-seconds", "0.2"}), Hold::option());
 }
 
@@ -41,12 +41,12 @@ std::vector<nlohmann::json> events(const std::filesystem::path& run, const std::
 
 TEST_CASE("a launched run that loses its processes again and again ends with the undisturbed model", "[launch][mpi]") {
   const TempDir folder;
-  REQUIRE(run_program(folder.path(), long_training("calm")).code == 0);
+  REQUIRE(run_program(folder.path(), long_training("calm", "28")).code == 0);
   const Hold hold(folder.path(), 2 * epoch_steps + 1);
-  Background launch(folder.path(), launched({"--local", "3"}, long_training("run")), 0, mpi_settings());
+  Background launch(folder.path(), launched({"--local", "3"}, long_training("run", "28")), 0, mpi_settings());
   for (std::size_t kills = 0; kills < 3; ++kills) {
     // It is alive then, and has made steps since the last kill.
-    REQUIRE(launch.wait_for(fmt::format("epoch {}/40", 2 + 8 * kills)));
+    REQUIRE(launch.wait_for(fmt::format("epoch {}/28", 2 + 8 * kills)));
     if (kills == 1) {
       kill(launch.launcher(), SIGKILL);
     } else {
@@ -66,14 +66,15 @@ TEST_CASE("a launched run that loses its processes again and again ends with the
   CHECK(events(folder / "run", "recovered").size() == 3);
   CHECK(has(outcome.out, "launch: done after 4 starts"));
   // Once more: there is nothing left to do.
-  CHECK(has(run_program(folder.path(), launched({}, long_training("run")), mpi_settings()).out, "is done already"));
+  CHECK(has(run_program(folder.path(), launched({}, long_training("run", "28")), mpi_settings()).out, "is done already"));
 }
 
 TEST_CASE("a launched run whose process is suspended is started again", "[launch][mpi]") {
   const TempDir folder;
   const Hold hold(folder.path(), 2 * epoch_steps + 1);
-  Background launch(folder.path(), launched({"--local", "2", "--deadline", "10"}, long_training("run")), 0, mpi_settings());
-  REQUIRE(launch.wait_for("epoch 2/40"));
+  Background launch(folder.path(), launched({"--local", "2", "--deadline", "10"}, long_training("run", "6")), 0,
+                    mpi_settings());
+  REQUIRE(launch.wait_for("epoch 2/6"));
   kill(launch.rank(1), SIGSTOP);
   hold.release();
   const Outcome outcome = launch.wait();
@@ -103,8 +104,8 @@ TEST_CASE("a launched run that is asked to end can be continued", "[launch][mpi]
   const TempDir folder;
   const Hold hold(folder.path(), 2 * epoch_steps + 1);
   {
-    Background launch(folder.path(), launched({"--local", "2"}, long_training("run")), 0, mpi_settings());
-    REQUIRE(launch.wait_for("epoch 2/40"));
+    Background launch(folder.path(), launched({"--local", "2"}, long_training("run", "6")), 0, mpi_settings());
+    REQUIRE(launch.wait_for("epoch 2/6"));
     launch.signal(SIGTERM);
     const Outcome outcome = launch.wait();
     INFO(outcome.out << outcome.err);
@@ -115,7 +116,7 @@ TEST_CASE("a launched run that is asked to end can be continued", "[launch][mpi]
     CHECK_FALSE(has(outcome.out, "mpirun"));
   }
   hold.release();
-  const Outcome again = run_program(folder.path(), launched({"--local", "1"}, long_training("run")), mpi_settings());
+  const Outcome again = run_program(folder.path(), launched({"--local", "1"}, long_training("run", "6")), mpi_settings());
   INFO(again.out << again.err);
   CHECK(again.code == 0);
   CHECK(std::filesystem::exists(folder / "run/model.safetensors"));
@@ -142,9 +143,9 @@ TEST_CASE("a notice that a machine goes leaves a checkpoint, and the run goes on
 TEST_CASE("a launched run waits while its machine is about to be taken away", "[launch][mpi]") {
   const TempDir folder;
   const Hold hold(folder.path(), 2 * epoch_steps + 1);
-  Background launch(folder.path(), launched({"--local", "2", "--notice-command", "test -e goes"}, long_training("run")), 0,
+  Background launch(folder.path(), launched({"--local", "2", "--notice-command", "test -e goes"}, long_training("run", "6")), 0,
                     mpi_settings());
-  REQUIRE(launch.wait_for("epoch 2/40"));
+  REQUIRE(launch.wait_for("epoch 2/6"));
   write_file(folder / "goes", "");
   REQUIRE(launch.wait_for("localhost is about to be taken away: it is left out until that is over"));
   REQUIRE(launch.wait_for("launch: 0 processes have a host, 1 are needed; waiting"));

@@ -107,6 +107,7 @@ TEST_CASE("plan gpt refuses grids that are impossible and options without effect
       {"--ranks 8 --compress-rank 2 --shard optimizer --shard-ranks 4",
        "--compress-rank: 2; expected a multiple of --shard-ranks 4"},
       {"--compress-start warm", "--compress-start: warm has no effect; it needs --ranks"},
+      {"--compress-errors 1-6-9", "--compress-errors: 1-6-9 has no effect; it needs --ranks"},
       {"--loss-scale blocks", "--loss-scale: blocks has no effect; it needs --dtype f16"},
       {"--ranks 8 --dtype f16 --loss-scale blocks --pipeline 2",
        "--loss-scale: blocks with --pipeline 2; expected --pipeline 1, since stages send gradients of f16"},

@@ -120,6 +120,7 @@ TEST_CASE("wrong command lines end with 2 and say what was expected", "[usage]")
        "--learning-rate-floor: 0.5 has no effect; it needs no --halve-at"},
       {"train gpt --data x --exchange local --through y --fan-in 3", "--fan-in: 3 has no effect; it needs no --through"},
       {"train gpt --data x --compress-start warm", "--compress-start: warm has no effect; it needs --compress-rank"},
+      {"train gpt --data x --compress-errors 1-6-9", "--compress-errors: 1-6-9 has no effect; it needs --compress-rank"},
       {"train gpt --data x --compress-rank 4 --compress-start warmed",
        "--compress-start: unknown value 'warmed'; did you mean 'warm'?"},
       {"train dalle --data x --dvae y --tokenizer bytes --merge-dropout 0.2",

@@ -67,6 +67,46 @@ TEST_CASE("stages that were trained before are reused", "[trainer]") {
   CHECK(reused(train_net(with_cache("repaired", two_layers()))) == std::vector<bool>{true, true});
 }
 
+// A search that spreads its nets over ranks shares stages so. When it was resumed, stage b was shown with the accuracy that its
+// layers had only after a later stage.
+TEST_CASE("a shared stage whose layers have learned again by then has no accuracy of its own", "[trainer]") {
+  const TempDir folder;
+  NetSpec net = two_layers_again();
+  net.stages.push_back(net.stages.back());
+  net.stages.back().name = "more";
+  const auto options_of = [&](const char* name) {
+    RunOptions options = options_for(folder / name, net);
+    options.stages = 3;
+    return options;
+  };
+  const RunResult shared = train_net(options_of("shared"));
+  const RunResult shared_again = train_net(resumed(options_of("shared")));
+  REQUIRE(shared.stages.size() == 3);
+  REQUIRE(shared.trained.size() == 3);
+  REQUIRE(shared_again.trained.size() == 3);
+  const auto reused = [&](const char* name, const RunResult& from) {
+    RunOptions options = options_of(name);
+    options.trained = from.trained;
+    RunResult result = train_net(options);
+    REQUIRE(result.stages.size() == 3);
+    for (const StageSummary& stage : result.stages) CHECK(stage.reused);
+    return result.stages;
+  };
+  const std::vector<StageSummary> whole = reused("whole", shared);
+  for (std::size_t s = 0; s < 3; ++s) CHECK(whole[s].validation_accuracy == shared.stages[s].validation_accuracy);
+  RunOptions stopped = options_of("stopped");
+  stopped.stop_after_steps = 12;  // two of them in the stage that trains layers again
+  CHECK(has(complaint(ErrorKind::interrupted, stopped), "interrupted"));
+  const RunResult shared_late = train_net(resumed(stopped));
+  for (const auto& [name, from] : {std::pair("resumed", &shared_again), std::pair("late", &shared_late)}) {
+    CAPTURE(name);
+    const std::vector<StageSummary> resumed_ones = reused(name, *from);
+    CHECK_FALSE(resumed_ones[0].validation_accuracy.has_value());
+    CHECK_FALSE(resumed_ones[1].validation_accuracy.has_value());
+    CHECK(resumed_ones[2].validation_accuracy == shared.stages[2].validation_accuracy);
+  }
+}
+
 TEST_CASE("where a layer stands in its net does not matter to a reused stage", "[trainer]") {
   NetSpec net = parse_net(std::string("{\"name\": \"three\", ") + thermometer + R"(, "head": {"grid": 2, "hidden": 16},
       "layers": [{"name": "x", "width": 16}, {"name": "a", "inputs": ["input"], "width": 24}],

@@ -172,6 +172,46 @@ TEST_CASE("logits that are no numbers are refused, infinities are not", "[gpt]")
   CHECK(has(message(), "no number for token 3:"));
   logits[0] = logits[3];
   CHECK(has(message(), "no number for token 0:"));
+  logits.assign(4, -infinity);
+  CHECK(has(message(), "-infinity for all 4 tokens:"));
+}
+
+// With a logit of +infinity the weights of all were no numbers, and the least likely token was drawn.
+TEST_CASE("a logit of +infinity is drawn, one of -infinity never", "[gpt]") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  constexpr int draws = 100;
+  const auto counts = [&](const std::vector<float>& logits, const SampleOptions& options) {
+    std::vector<int> drawn(logits.size());
+    for (int i = 0; i <= draws; ++i) {
+      const double uniform = i == draws ? std::nextafter(1.0, 0.0) : (i + 0.5) / draws;
+      ++drawn[static_cast<std::size_t>(draw(logits, options, uniform))];
+    }
+    return drawn;
+  };
+  for (const double temperature : {0.01, 1.0, 50.0}) {
+    for (const std::size_t top_k : {0U, 3U}) {
+      for (const double top_p : {1.0, 0.9}) {
+        INFO("temperature " << temperature << ", the first " << top_k << ", " << top_p);
+        SampleOptions options;
+        options.temperature = temperature;
+        options.top_k = top_k;
+        options.top_p = top_p;
+        CHECK(counts({0.5F, -infinity, infinity, -1.0F}, options) == std::vector<int>{0, 0, draws + 1, 0});
+        CHECK(counts({infinity, 3e38F, infinity, -infinity}, options) == std::vector<int>{draws / 2, 0, draws / 2 + 1, 0});
+        CHECK(counts({-infinity, -infinity, -2.0F, -infinity}, options) == std::vector<int>{0, 0, draws + 1, 0});
+      }
+    }
+  }
+  SampleOptions likeliest;
+  likeliest.temperature = 0;
+  CHECK(draw(std::vector<float>{0.5F, infinity, infinity, -1.0F}, likeliest, 0.5) == 1);
+  // The last draw goes as far as rounding errors of the sums let it.
+  std::vector<float> logits(1000, -infinity);
+  for (std::size_t i = 0; i < logits.size(); i += 7) logits[i] = static_cast<float>(i % 91) / 10;
+  const std::vector<int> drawn = counts(logits, {});
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (i % 7 != 0) CHECK(drawn[i] == 0);
+  }
 }
 
 // It drew tokens at random, or none but the first.

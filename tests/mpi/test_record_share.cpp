@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -15,6 +16,7 @@
 
 #include "core/random.h"
 #include "layerwise/cache.h"
+#include "mpi/bundle.h"
 #include "tests/support/catch.h"
 #include "tests/support/files.h"
 #include "tests/support/message_of.h"
@@ -210,6 +212,35 @@ TEST_CASE("records that came while ranks looked for them are not sent to who has
   world().barrier();  // the folder goes with its owner
 }
 
+// With a quorum below 1 the root may pass a stop mark on to ranks that have closed the stage. It was taken for records, or for
+// a question that is too long.
+TEST_CASE("a stop mark of the stage before does not meet the records of the next", "[share]") {
+  const auto ranks = static_cast<std::size_t>(world().size());
+  if (ranks < 2) return;
+  mpi::Bundle late;
+  late.update = std::numeric_limits<std::uint64_t>::max() - 1;
+  const std::vector<std::byte> mark = mpi::encode(late);
+  for (const bool asks : {false, true}) {
+    INFO(asks);
+    // Rank 0 has the records that rank 1 needs, or needs those that it has.
+    const int holder = asks ? 1 : 0;
+    OwnFile host;
+    for (std::uint64_t i = 0; i < records && world().rank() == holder; ++i) host.fill(i);
+    if (world().is_root()) {
+      world().send(1, mark);
+      world().send(1, {std::byte{7}});  // one of the length of a question
+    }
+    world().barrier();
+    const auto all = all_records();
+    const auto rows = share_records(world(), {&host.file(), all, [] { return for_ever; }, {}});
+    CHECK(rows.size() == ranks - 1);
+    CHECK(host.held() == records);
+    if (world().rank() != 1) continue;
+    CHECK(world().receive(0) == mark);
+    CHECK(world().receive(0) == std::vector<std::byte>{std::byte{7}});
+  }
+}
+
 // A way that does not exist was looked up all the same.
 TEST_CASE("messages that nobody asked for, and lengths that cannot be, are errors", "[share]") {
   if (world().size() < 2) return;
@@ -238,10 +269,10 @@ TEST_CASE("messages that nobody asked for, and lengths that cannot be, are error
         std::vector<std::int64_t> lacks(ranks * table);
         if (world().rank() == 1) std::fill_n(lacks.begin() + table, table, -1);
         world().sum(std::span(lacks));
-        if (world().rank() == 1) world().send(0, std::vector<std::byte>(*sends));
+        if (world().rank() == 1) world().send(0, std::vector<std::byte>(*sends), mpi::Channel::records);
       }
     }
-    world().wait_until([&] { return world().sends_finished(); }, "test");
+    world().wait_until([&] { return world().sends_finished(mpi::Channel::records); }, "test");
     world().barrier();
     return world().broadcast_text(message);
   };

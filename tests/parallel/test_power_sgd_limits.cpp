@@ -109,6 +109,20 @@ TEST_CASE("a gradient that is not finite on one rank is left out, and every buff
   }
 }
 
+TEST_CASE("a narrow buffer ends at the largest number of its format", "[power_sgd]") {
+  mpi::Comm alone;
+  PowerSgdOptions options;
+  options.error_buffers = FloatFormat::f1_6_9;
+  Exchange exchange({{"one", 8, 8, 1}}, options, alone);
+  exchange.draw(1, 0);
+  exchange.gradients[0].as<float>()[5] = -20;
+  CHECK(exchange.power_sgd.exchange(exchange.gradients).not_finite == 0);
+  const std::vector<double> result = exchange.result(0);
+  CHECK(std::ranges::all_of(result, [](double x) { return std::isfinite(x); }));
+  // The part of it that the buffer holds is either sent or kept.
+  CHECK(result[5] + exchange.sums_of_errors()[0][5] == Approx(-15.984).epsilon(0.004));
+}
+
 TEST_CASE("a buffer that is not finite is cleared, and those of other ranks are kept", "[power_sgd]") {
   Exchange exchange(usual_shapes(), all_narrow());
   exchange.step(0);
@@ -120,8 +134,15 @@ TEST_CASE("a buffer that is not finite is cleared, and those of other ranks are 
   std::vector<double> kept(480, 0.0);
   if (!is_bad) kept = plus(exchange.result(0), before[0], 1.0 / world().size());
   mpi::sum_in_order(world(), std::span(kept));
-  if (is_bad) exchange.gradients[0].as<float>()[5] = -20;  // finite, and beyond 1-6-9 in the buffer
-  const PowerSgdReport report = exchange.power_sgd.exchange(exchange.gradients);
+  // Finite, and beyond f32 without its scale, as it is in the buffer.
+  std::vector<double> scales(exchange.gradients.size(), 1.0);
+  if (is_bad) {
+    exchange.gradients[0].as<float>()[5] = -1e10F;
+    scales[0] = 1e-30;
+  }
+  exchange.power_sgd.begin_step(scales);
+  const PowerSgdReport report = exchange.power_sgd.finish(exchange.gradients);
+  exchange.power_sgd.settle(exchange.gradients, [](std::size_t /*shape*/) { return true; });
   CHECK(report.squares == static_cast<double>(infinity));
   CHECK(report.not_finite == 1);
   CHECK(std::ranges::all_of(exchange.result(0), [](double x) { return std::isnan(x); }));

@@ -10,6 +10,7 @@
 #include "models/gpt/gpt.h"
 #include "models/gpt/language_task.h"
 #include "tests/models/gpt_nets.h"
+#include "tests/parallel/stage_needs.h"
 #include "tests/plan/float_plans.h"
 #include "tests/support/catch.h"
 #include "tests/support/trainer_state.h"
@@ -100,8 +101,9 @@ TEST_CASE("memory for factors of gradients, and for their checkpoint, is planned
   constexpr std::uint64_t layers = 3, width = 64, rank = 4;
   // A large table goes as it is, beside the factors; a small one leaves the copies of the error buffers the most.
   for (const std::size_t vocabulary : {4003, 19}) {
-    for (const bool is_warm : {false, true}) {
-      CAPTURE(vocabulary, is_warm);
+    for (const auto& [is_warm, errors] : {std::pair(false, train::FloatFormat::f32), std::pair(true, train::FloatFormat::f32),
+                                          std::pair(true, train::FloatFormat::f1_6_9)}) {
+      CAPTURE(vocabulary, is_warm, errors == train::FloatFormat::f32);
       models::GptConfig config = small_config();
       config.layers = layers;
       config.width = width;
@@ -114,6 +116,7 @@ TEST_CASE("memory for factors of gradients, and for their checkpoint, is planned
       train::Layout layout;
       layout.compress_rank = rank;
       layout.compression.warm_start = is_warm;
+      layout.compression.error_buffers = errors;
       train::Trainer trainer(engine, task, options, layout);
       trainer.step();
       test::saved(trainer);
@@ -121,6 +124,7 @@ TEST_CASE("memory for factors of gradients, and for their checkpoint, is planned
       planned.train = options;
       planned.compress_rank = rank;
       planned.compress_warm = is_warm;
+      planned.compress_errors = errors;
       const FloatMemory needs = plan_grid(describe_gpt(config), {}, planned, FloatCluster()).memory();
       // Sides of a block's four matrices, 1 x 3, 1 x 1, 1 x 4 and 4 x 1 widths: Q has the columns or, of a fixed start, the
       // longer side.
@@ -306,7 +310,7 @@ TEST_CASE("with recomputation a stage keeps N + (L/K)(N/M) activations", "[float
   for (std::size_t stage = 0; stage < 4; ++stage) CHECK(plan.stages[stage].memory.stash == (4 - stage) * 3 * 2 * 4 * elements);
 }
 
-TEST_CASE("stages keep and send what train::predict_stage says", "[float_plan]") {
+TEST_CASE("stages keep and send what is worked out from the net", "[float_plan]") {
   models::GptConfig config = small_config();
   config.layers = 5;
   for (const bool blocks : {false, true}) {
@@ -336,7 +340,7 @@ TEST_CASE("stages keep and send what train::predict_stage says", "[float_plan]")
             const std::vector<nn::Parameter*> head{nn::parameters_of(net.layers()).front()};  // the table of tokens
             for (std::size_t stage = 0; stage < k; ++stage) {
               INFO(stages << " " << schedule << " stage " << stage << ", again " << again << ", blocks " << blocks);
-              const train::StageNeeds needs = train::predict_stage(net.layers(), head, pipeline, k, stage, plan.micro_batches);
+              const test::StageNeeds needs = test::predict_stage(net.layers(), head, pipeline, k, stage, plan.micro_batches);
               const StagePlan& planned = plan.stages[stage];
               CHECK(planned.pipeline.messages == needs.message_bytes + needs.shared_bytes);
               // Stashes that hold one tensor count it twice: the input of a part that is computed again, of its first layer

@@ -120,10 +120,6 @@ std::string_view reason_against(std::string_view caption, const CaptionRules& ru
   return "";
 }
 
-std::string lower_cased(std::string caption) {
-  std::ranges::transform(caption, caption.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-  return caption;
-}
+std::string lower_cased(std::string_view caption) { return lower_case(caption); }
 
 }  // namespace bitloom::data

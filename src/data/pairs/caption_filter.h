@@ -26,6 +26,6 @@ std::string_view reason_against(std::string_view caption, const CaptionRules& ru
 std::size_t boilerplate_words(std::string_view caption);
 
 // With small ASCII letters for large ones (Ramesh et al. 2021, section 2.2: lower-case captions).
-std::string lower_cased(std::string caption);
+std::string lower_cased(std::string_view caption);
 
 }  // namespace bitloom::data

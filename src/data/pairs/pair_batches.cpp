@@ -85,32 +85,10 @@ PairBatches::PairBatches(const Pairs& pairs, const Options& options) : pairs_(pa
     fail_field(ErrorKind::usage, "micro_batch", "{}; expected a divisor of the batch, {}", options.micro_batch, options.batch);
   if (options.ranks < 1) fail_field(ErrorKind::usage, "ranks", "{}; expected at least 1", options.ranks);
   check_side(options.side);
+  ahead_.emplace(options.batch / options.micro_batch, options.ranks, [this](const BatchPlace& place) { return make(place); });
 }
 
-PairBatches::~PairBatches() {
-  if (ahead_.valid()) ahead_.wait();
-}
-
-PairBatches::Place PairBatches::next(const Place& place) const {
-  const std::uint64_t following = place.micro_batch + static_cast<std::uint64_t>(options_.ranks);
-  if (following < options_.batch / options_.micro_batch) return {place.step, following};
-  return {place.step + 1, place.micro_batch % static_cast<std::uint64_t>(options_.ranks)};
-}
-
-PairBatch PairBatches::get(std::uint64_t step, std::uint64_t micro_batch) {
-  if (micro_batch >= options_.batch / options_.micro_batch) {
-    fail(ErrorKind::usage, "micro-batch {}: expected less than the {} of a step", micro_batch,
-         options_.batch / options_.micro_batch);
-  }
-  const Place place{step, micro_batch};
-  if (ahead_.valid()) ahead_.wait();  // also what is not wanted: make() is for one thread at a time
-  PairBatch batch = ahead_.valid() && ahead_place_ == place ? ahead_.get() : make(place);
-  ahead_place_ = next(place);
-  ahead_ = std::async(std::launch::async, [this, wanted = ahead_place_] { return make(wanted); });
-  return batch;
-}
-
-PairBatch PairBatches::make(const Place& place) {
+PairBatch PairBatches::make(const BatchPlace& place) {
   const std::uint64_t epoch = place.step / steps_per_epoch();
   if (order_.empty() || order_epoch_ != epoch) {
     order_.resize(pairs_.size());

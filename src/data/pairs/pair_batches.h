@@ -4,10 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "data/look_ahead.h"
 #include "data/pairs/pairs.h"
 #include "data/pairs/square_crop.h"
 
@@ -49,29 +50,23 @@ class PairBatches {
   PairBatches(const Pairs& pairs, const Options& options);
   PairBatches(const PairBatches&) = delete;
   PairBatches& operator=(const PairBatches&) = delete;
-  ~PairBatches();
 
   // Micro-batch `micro_batch` of step `step`: a function of seed, step and micro-batch, whatever was asked for before. An epoch
   // has as many whole batches as there are, its order is a shuffle of its own, and so are the crops. What is wanted next is
   // made meanwhile. Throws what read_image() throws.
-  PairBatch get(std::uint64_t step, std::uint64_t micro_batch);
+  PairBatch get(std::uint64_t step, std::uint64_t micro_batch) { return ahead_->get({step, micro_batch}); }
 
   std::uint64_t steps_per_epoch() const { return pairs_.size() / options_.batch; }
 
  private:
-  struct Place {
-    std::uint64_t step = 0, micro_batch = 0;
-    bool operator==(const Place&) const = default;
-  };
-  PairBatch make(const Place& place);
-  Place next(const Place& place) const;
+  PairBatch make(const BatchPlace& place);
 
   const Pairs& pairs_;
   Options options_;
   std::vector<std::uint32_t> order_;  // of order_epoch_
   std::uint64_t order_epoch_ = 0;
-  Place ahead_place_;
-  std::future<PairBatch> ahead_;
+  // Once the options are checked. Last, since its thread reads the others.
+  std::optional<LookAhead<PairBatch>> ahead_;
 };
 
 }  // namespace bitloom::data

@@ -146,7 +146,6 @@ void Pipeline::begin(const Schedule& schedule, std::span<const std::uint64_t> mi
   held_.clear();
   losses_.emplace(engine_);
   peak_bytes_ = 0;
-  peak_tensors_ = 0;
   messages_.begin(schedule, micro_batches);
   if (sharding_ == nullptr) return;
   std::vector<std::size_t> blocks;
@@ -159,13 +158,8 @@ void Pipeline::begin(const Schedule& schedule, std::span<const std::uint64_t> mi
 
 void Pipeline::count_stashes() {
   std::uint64_t bytes = 0;
-  std::size_t tensors = 0;
-  for (const auto& [key, held] : held_) {
-    bytes += held.stash.bytes();
-    tensors += held.stash.size();
-  }
+  for (const auto& [key, held] : held_) bytes += held.stash.bytes();
   peak_bytes_ = std::max(peak_bytes_, bytes);
-  peak_tensors_ = std::max(peak_tensors_, tensors);
 }
 
 nn::Tensor Pipeline::forward_layers(nn::Pass& pass, nn::Tensor x, std::size_t part) {

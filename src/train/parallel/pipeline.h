@@ -80,10 +80,9 @@ class Pipeline {
   // `f`, if any, is called after every pass: a sign of life.
   void on_pass(std::function<void()> f) { on_pass_ = std::move(f); }
 
-  // Bytes and tensors in stashes at once, at most, during the last run(), as nn::Stash counts them. Layers that are computed
-  // again on their own (nn::Recomputed) have further stashes for a moment.
+  // Bytes in stashes at once, at most, during the last run(), as nn::Stash counts them. Layers that are computed again on their
+  // own (nn::Recomputed) have further stashes for a moment.
   std::uint64_t peak_stash_bytes() const { return peak_bytes_; }
-  std::size_t peak_stash_tensors() const { return peak_tensors_; }
 
  private:
   // State of a micro-batch in a chunk, from its forward to its backward pass.
@@ -122,7 +121,6 @@ class Pipeline {
   std::map<std::pair<std::size_t, std::size_t>, Held> held_;  // by micro-batch and chunk
   std::optional<LossSum> losses_;
   std::uint64_t peak_bytes_ = 0;
-  std::size_t peak_tensors_ = 0;
 };
 
 }  // namespace bitloom::train

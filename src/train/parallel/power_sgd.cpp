@@ -122,11 +122,8 @@ PowerSgd::Matrix PowerSgd::make(std::size_t number, const Part& part) const {
   matrix.q_rows = matrix.is_transposed ? shape.rows : shape.columns;
   matrix.p_begin = part.p_size;
   matrix.q_begin = part.q_size;
-  if (options_.error_buffers == FloatFormat::f32) {
-    matrix.error = engine_.zeros({shape.rows, shape.columns}, DType::f32, nn::Use::optimizer);
-  } else {
-    matrix.narrow_error.resize(shape.rows * shape.columns);
-  }
+  const DType type = options_.error_buffers == FloatFormat::f32 ? DType::f32 : DType::f1_6_9;
+  matrix.error = engine_.zeros({shape.rows, shape.columns}, type, nn::Use::optimizer);
   matrix.query = engine_.empty({matrix.q_rows, shape.rank}, DType::f32, nn::Use::optimizer);
   draw_query(matrix);
   return matrix;
@@ -138,10 +135,19 @@ void PowerSgd::draw_query(Matrix& matrix) const {
 }
 
 nn::Tensor PowerSgd::error_of(const Matrix& matrix) const {
-  if (matrix.error) return matrix.error;
-  const nn::Tensor copy = work_.slice(0, matrix.narrow_error.size()).reshaped({matrix.rows, matrix.columns});
-  convert(matrix.narrow_error, copy.as<float>());
+  if (matrix.error.dtype() == DType::f32) return matrix.error;
+  const nn::Tensor copy = work_.slice(0, matrix.error.size()).reshaped({matrix.rows, matrix.columns});
+  convert(matrix.error.as<f1_6_9>(), copy.as<float>());
   return copy;
+}
+
+void PowerSgd::keep_error(Matrix& matrix, std::span<const float> values) {
+  if (matrix.error.dtype() == DType::f32) return;
+  const std::span<f1_6_9> error = matrix.error.as<f1_6_9>();
+  // Numbers beyond 1-6-9 become its largest one; what is infinite stays so, and is told.
+  for (std::size_t i = 0; i < error.size(); ++i) {
+    error[i] = std::isfinite(values[i]) ? clamped(to_f1_6_9(values[i])) : to_f1_6_9(values[i]);
+  }
 }
 
 void PowerSgd::require(std::span<const nn::Tensor> gradients) const {
@@ -274,7 +280,7 @@ void PowerSgd::accumulate(Matrix& matrix, std::span<const float> gradient) {
     const std::span<float> sums = error.as<float>();
     const auto unscale = static_cast<float>(1 / scale_of(matrix.shape));
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += unscale * gradient[i];
-    if (!matrix.error) convert(sums, matrix.narrow_error);
+    keep_error(matrix, sums);
   }
   matrix.buffer_is_finite = all_finite(error_of(matrix).as<float>());
   matrix.factors_are_finite = is_finite && matrix.buffer_is_finite;
@@ -346,7 +352,7 @@ void PowerSgd::update_error(Matrix& matrix, bool is_skipped, std::span<const flo
     const auto part = static_cast<float>(1.0 / group_.size());
     for (std::size_t i = 0; i < values.size(); ++i) values[i] -= part * (unscale * gradient[i]);
   }
-  if (!matrix.error) convert(values, matrix.narrow_error);
+  keep_error(matrix, values);
 }
 
 void PowerSgd::clamp(std::span<f1_6_9> values) {
@@ -414,7 +420,7 @@ void PowerSgd::set_state(const PowerSgdState& state) {
   for (Matrix& matrix : matrices_) {
     const nn::Tensor error = error_of(matrix);
     std::ranges::transform(next++->second.as<float>(), error.as<float>().begin(), [part](float x) { return part * x; });
-    if (!matrix.error) convert(error.as<float>(), matrix.narrow_error);
+    keep_error(matrix, error.as<float>());
     if (options_.warm_start) std::ranges::copy(next++->second.as<float>(), matrix.query.as<float>().begin());
   }
 }

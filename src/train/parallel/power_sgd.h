@@ -60,6 +60,7 @@ struct PowerSgdOptions {
   // true: as Vogels et al. have it, algorithm 1, where each step begins with the last one's Q.
   bool warm_start = false;
   FloatFormat messages = FloatFormat::f32;
+  // In memory, where what 1-6-9 does not hold becomes its largest number; checkpoints have sums of f32.
   FloatFormat error_buffers = FloatFormat::f32;
   // Factors on the means over processes that messages hold ("predetermined constants", appendix D): they should bring P and Q
   // to the upper end of 1-6-9. Results are divided by them.
@@ -136,8 +137,7 @@ class PowerSgd {
     bool is_transposed = false;
     std::size_t p_rows = 0, q_rows = 0;
     std::size_t p_begin = 0, q_begin = 0;  // in the messages of its part
-    nn::Tensor error;                      // f32 (rows, columns); none in 1-6-9
-    std::vector<f1_6_9> narrow_error;      // the same
+    nn::Tensor error;                      // the error buffer (rows, columns), f32 or 1-6-9
     nn::Tensor query;                      // Q (q_rows, rank) by which the next P is formed
     bool buffer_is_finite = true;          // in this step
     bool factors_are_finite = true;
@@ -164,6 +164,8 @@ class PowerSgd {
   void draw_query(Matrix& matrix) const;
   // The error buffer in f32, itself or a copy in work_.
   nn::Tensor error_of(const Matrix& matrix) const;
+  // Rounds what was written there, if it was a copy.
+  static void keep_error(Matrix& matrix, std::span<const float> values);
   void require(std::span<const nn::Tensor> gradients) const;
   void start(Part& part);
   void start_q(Part& part);

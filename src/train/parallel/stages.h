@@ -1,5 +1,5 @@
-// How a net is divided among the stages of a pipeline, and what each of them has, keeps and sends: told from the net's
-// description, before there is any memory.
+// How a net is divided among the stages of a pipeline, and what each of them has and keeps: told from the net's description,
+// before there is any memory.
 #pragma once
 
 #include <cstddef>
@@ -63,23 +63,8 @@ struct PartStash {
   std::uint64_t kept = 0;  // by its layers, from the forward to the backward pass
   std::uint64_t peak = 0;  // by its layers, at most; without an input that the stage keeps and they do, too
 };
-struct StashPeak {
-  std::uint64_t bytes = 0;        // in stashes at once
-  std::size_t micro_batches = 0;  // in flight at once; once for each chunk
-};
-// Follows a stage's stashes through its actions as Pipeline does. chunks: its parts, which end with the net's output if the
-// stage is the last. recompute: as in PipelineOptions.
-StashPeak stash_peak(std::span<const Action> actions, std::span<const PartStash> chunks, bool is_last, bool recompute);
-
-// Messages and stashes of a stage in a step, told before there is any memory.
-struct StageNeeds {
-  std::uint64_t messages = 0, message_bytes = 0;        // sent by Pipeline::run()
-  std::uint64_t shared_messages = 0, shared_bytes = 0;  // and by sum_shared_gradients()
-  std::uint64_t peak_stash_bytes = 0;                   // in stashes at once, those of nn::Recomputed included
-  std::size_t micro_batches = 0;                        // in flight at once; once for each chunk
-};
-// Throws Error(usage) as Pipeline() and run() do.
-StageNeeds predict_stage(nn::Sequence& net, std::span<nn::Parameter* const> head, const PipelineOptions& options,
-                         std::size_t stages, std::size_t stage, std::size_t micro_batches);
+// Most bytes in stashes at once: follows a stage's through its actions as Pipeline does. chunks: its parts, which end with the
+// net's output if the stage is the last. recompute: as in PipelineOptions.
+std::uint64_t stash_peak(std::span<const Action> actions, std::span<const PartStash> chunks, bool is_last, bool recompute);
 
 }  // namespace bitloom::train
