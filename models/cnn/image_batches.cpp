@@ -9,6 +9,7 @@
 #include "core/field.h"
 #include "core/random.h"
 #include "core/suggest.h"
+#include "data/soft_labels.h"
 
 namespace bitloom::models {
 
@@ -80,30 +81,13 @@ ImageBatches::ImageBatches(const data::Dataset& images, PixelScale scale, const 
   if (options.micro_batch == 0 || options.batch % options.micro_batch != 0) {
     fail_field(ErrorKind::usage, "micro_batch", "{}; expected a divisor of the batch, {}", options.micro_batch, options.batch);
   }
+  if (options.ranks < 1) fail_field(ErrorKind::usage, "ranks", "{}; expected at least 1", options.ranks);
   data::check_augment(options.augment, images.shape);
+  ahead_.emplace(options.batch / options.micro_batch, options.ranks,
+                 [this](const data::BatchPlace& place) { return make(place); });
 }
 
-ImageBatches::~ImageBatches() {
-  if (ahead_.valid()) ahead_.wait();
-}
-
-ImageBatches::Place ImageBatches::next(const Place& place) const {
-  const std::uint64_t following = place.micro_batch + static_cast<std::uint64_t>(options_.ranks);
-  if (following < options_.batch / options_.micro_batch) return {place.step, following};
-  return {place.step + 1, place.micro_batch % static_cast<std::uint64_t>(options_.ranks)};
-}
-
-ImageBatch ImageBatches::get(std::uint64_t step, std::uint64_t micro_batch) {
-  const Place place{step, micro_batch};
-  ImageBatch batch;
-  if (ahead_.valid()) batch = ahead_.get();
-  if (batch.labels.empty() || ahead_place_ != place) batch = make(place);
-  ahead_place_ = next(place);
-  ahead_ = std::async(std::launch::async, [this, wanted = ahead_place_] { return make(wanted); });
-  return batch;
-}
-
-ImageBatch ImageBatches::make(const Place& place) {
+ImageBatch ImageBatches::make(const data::BatchPlace& place) {
   const std::uint64_t epoch = place.step / steps_per_epoch();
   if (order_.empty() || order_epoch_ != epoch) {
     order_.resize(images_.size());
@@ -120,15 +104,29 @@ ImageBatch ImageBatches::make(const Place& place) {
   for (std::size_t i = 0; i < options_.micro_batch; ++i) {
     const std::uint32_t index = order_[first + i];
     const std::span<const std::uint8_t> image = images_.image(index, room);
-    data::augment(image, images_.shape, options_.augment, Random(options_.seed, Stream::augment, epoch, index), changed.data());
+    const Random random(options_.seed, Stream::augment, epoch, index);
+    data::augment(image, images_.shape, options_.augment, random, changed.data());
     const bool mirror = options_.flip == Flip::random ? Random(options_.seed, Stream::image_flip, epoch, index).below(2) == 1
                         : options_.flip == Flip::alternating ? data::is_mirrored(options_.seed, index, epoch)
                                                              : false;
     to_numbers(changed, images_.shape, scale_, mirror, std::span(batch.images).subspan(i * size, size));
     batch.labels[i] = images_.labels[index];
+    if (options_.teacher_share > 0) {
+      add_target_changes(index, data::drawn_shift(options_.augment, random), batch.target_changes);
+    }
   }
   images_.check_reads();
   return batch;
+}
+
+// The teacher's share of the distance between its label of the image as it is moved, whichever way it faces, and the image's.
+void ImageBatches::add_target_changes(std::size_t image, const data::Shift& shift, std::vector<float>& changes) const {
+  const std::span<const std::uint8_t> soft = data::soft_label(images_, image, shift);
+  const double rest = options_.label_smoothing / static_cast<double>(soft.size());
+  for (std::size_t c = 0; c < soft.size(); ++c) {
+    const double own = rest + (images_.labels[image] == c ? 1 - options_.label_smoothing : 0);
+    changes.push_back(static_cast<float>(options_.teacher_share * (static_cast<double>(soft[c]) / data::soft_label_sum - own)));
+  }
 }
 
 }  // namespace bitloom::models

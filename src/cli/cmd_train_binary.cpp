@@ -101,7 +101,7 @@ void check_images(Session& session, const Options& options, const TrainSettings&
 std::map<std::string, std::string> files_of_run(const Options& options, const TrainSettings& settings) {
   std::map<std::string, std::string> files{{net_file, layerwise::to_json(settings.run.net).dump(2) + "\n"},
                                            {options_file, options.to_ini()}};
-  if (!settings.soft_labels.empty()) files[soft_labels_name] = settings.soft_labels;
+  if (!settings.teacher.labels.empty()) files[soft_labels_name] = settings.teacher.labels;
   return files;
 }
 
@@ -252,20 +252,9 @@ int train_binary(Session& session, std::span<const std::string> args) {
   data::DataSplits data = load_shared_data(session, settings.data, settings.run.cache, settings.run.cache_limit);
   settings.data.validation = fmt::format("{}", data.validation.size());
   check_images(session, options, settings, data.train);
-  if (!settings.teacher.empty()) {
-    if (!settings.resume || !restore_soft_labels(session, settings.run.folder, settings.teacher, data.train)) {
-      add_soft_labels(session, settings.teacher, data.train, settings.soft_label_step(options, variants));
-    }
-    const auto step = static_cast<std::size_t>(data.train.soft_label_step);
-    if (settings.teacher_shift != step && options.asks_for_other("teacher-shift", "teacher")) {
-      fail(ErrorKind::usage, "--teacher-shift: {}; the soft labels that are there are of images moved by {}",
-           settings.teacher_shift, step);
-    }
-    settings.teacher_shift = step;  // as options.ini is to say
-    if (!settings.resume && session.comm.is_root()) {
-      const std::vector<std::byte> bytes = data::soft_labels_file(data.train).serialize();
-      settings.soft_labels.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
+  if (!settings.teacher.net.empty()) {
+    const int step = settings.teacher.step(options, settings.most_crop_padding(variants));
+    settings.teacher.label(session, options, settings.run.folder, settings.resume, step, data.train);
   }
   if (variants.empty()) {
     train_one(session, options, settings, data, threads);

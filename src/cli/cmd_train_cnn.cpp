@@ -15,6 +15,7 @@
 #include "cli/notice.h"
 #include "cli/shared_data.h"
 #include "core/error.h"
+#include "data/soft_labels.h"
 #include "models/cnn/evaluate.h"
 #include "models/cnn/initial_values.h"
 #include "models/cnn/model_file.h"
@@ -37,6 +38,7 @@ constexpr std::size_t settling_images = 2048;
 std::string cnn_option(const std::string& field) {
   static const FieldOptions named{{"data", "the training images' content (--data, --max-train, --validation, --split-seed)"},
                                   {"net", "--net or --activation"},
+                                  {"soft_labels", "the teacher's soft labels (--teacher)"},
                                   {"decays_vectors", "decays_vectors of --net"}};
   return option_of_float_field(field, named);
 }
@@ -62,6 +64,7 @@ Json identity_of(const CnnSettings& settings, const models::CnnConfig& config, c
                {"dtype", settings.values},
                {"seed", settings.seed},
                {"data", data_hash}};
+  if (settings.taught_share() > 0) json["teacher_share"] = settings.teacher_share;
   add_quantiser(config.activation_quantiser, json);
   if (settings.local.is_local()) json.update(settings.local.identity());
   return json;
@@ -122,15 +125,22 @@ class TrainedCnn final : public TrainedModel {
     options.flip = models::parse_flip(settings_.training.flip);
     options.seed = settings_.local.stream_seed(settings_.seed);
     options.ranks = grid_.shape().data;
+    options.teacher_share = settings_.taught_share();
+    options.label_smoothing = settings_.training.label_smoothing;
     batches_ = std::make_unique<models::ImageBatches>(data_.train, scale_, options);
     return std::make_unique<train::Classification>(
         net_.layers, net_.input(images),
         [this](std::uint64_t step, std::uint64_t micro_batch) {
           const models::ImageBatch batch = batches_->get(step, micro_batch);
           const std::size_t count = batch.labels.size();
-          return train::Classification::Batch{
+          train::Classification::Batch examples{
               nn::from_floats(engine(), batch.images, net_.input(count), values(), nn::Use::data),
               engine().from(std::span<const std::int32_t>(batch.labels), {count}, nn::Use::data)};
+          if (!batch.target_changes.empty()) {
+            examples.target_changes =
+                nn::from_floats(engine(), batch.target_changes, {count, net_.config.classes}, values(), nn::Use::data);
+          }
+          return examples;
         },
         settings_.training.label_smoothing);
   }
@@ -260,7 +270,12 @@ void TrainedCnn::describe(train::RunOptions& run) {
   run.may_change_steps = run.may_change_steps || options_.is_asked_for("epochs");
   if (settings_.evaluate_every == 0) run.evaluate_every = std::max(steps_per_epoch_, run.evaluate_every);
   data_hash_ = content_hash(data_.train);
-  run.identity = identity_of(settings_, net_.config, data_hash_).dump();
+  Json identity = identity_of(settings_, net_.config, data_hash_);
+  if (settings_.taught_share() > 0) {
+    identity["soft_labels"] = data::soft_labels_hash(data_.train);
+    if (!settings_.teacher.labels.empty()) run.files[soft_labels_name] = settings_.teacher.labels;
+  }
+  run.identity = identity.dump();
   run.operations_per_target = 3 * net_.cost();
   run.start = {{"net", architecture_of(net_.config)},
                {"parameters", net_.parameters()},
@@ -387,14 +402,20 @@ int train_cnn(Session& session, std::span<const std::string> args) {
   const std::optional<Threads> threads = begin_training(session, args, options, settings, settings.net, needed);
   if (!threads) return exit_done;
   settings.data.spec = absolute_spec(settings.data.spec);
+  settings.teacher.net = kept_path(settings.teacher.net);
+  const bool resumes = settings.resume;  // all processes, though workers of a job may have no run of their own yet
   settle_local(session, settings.local, settings.layout, settings.average, settings);
-  const data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
+  data::DataSplits data = load_shared_data(session, settings.data, {}, 0);
   settings.check_evaluation(options, data.validation.size() != 0);
   settings.data.validation = fmt::format("{}", data.validation.size());
   require_classes(settings.data.spec, data.train);
   const NoticeWatch notice(settings.notice_command);
   TrainedCnn model(session, settings, options, data, *threads);
   if (is_finished(session, options, settings, model.steps(), settings.steps != 0 ? "--steps" : "--epochs")) return exit_done;
+  if (!settings.teacher.net.empty()) {
+    const int step = settings.teacher.step(options, data::parse_augment(settings.training.augment).crop_padding);
+    settings.teacher.label(session, options, settings.out, resumes, step, data.train);
+  }
   if (is_left_untested(session, options, settings, model.steps())) {
     model.make_up_for_test();
     FloatTraining training(model);

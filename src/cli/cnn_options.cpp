@@ -70,6 +70,9 @@ void declare_recipe(Options& options, CnnSettings& settings) {
                    "Weight decay; SGD: of a step at the peak learning rate, whatever that is; otherwise per learning rate");
     options.number("label-smoothing", training.label_smoothing, 0, 1, "Share of a label that is spread over all classes");
   });
+  settings.teacher.declare(options, "the targets");
+  options.number("teacher-share", settings.teacher_share, 0, 1, "Share of the teacher in the targets; the labels have the rest",
+                 true);
   declare_slow_weights(options, settings);
   options.number("clip", settings.clip, 0, 1e9, "Largest norm of all gradients together; 0 disables clipping");
   options.without_defaults([&] {
@@ -110,6 +113,7 @@ void CnnSettings::declare(Options& options) {
                     "schedule",
                     "weight-decay",
                     "label-smoothing",
+                    "teacher",
                     "augment",
                     "flip",
                     "dtype",
@@ -188,6 +192,11 @@ models::CnnConfig CnnSettings::make_config(const Options& options) {
   if (!given("schedule")) training.schedule = recipe.schedule;
   if (!given("momentum")) training.momentum = recipe.momentum;
   if (!given("label-smoothing")) training.label_smoothing = recipe.label_smoothing;
+  if (taught_share() >= 1 && options.asks_for_other("label-smoothing", "teacher-share")) {
+    fail(ErrorKind::usage,
+         "--label-smoothing: {:g} has no effect, since labels have no share in the targets; expected a --teacher-share below 1",
+         training.label_smoothing);
+  }
   if (!given("lookahead")) training.lookahead = average > 0 || local.is_local() ? 0 : recipe.lookahead;
   if (local.is_local() && training.lookahead > 0) {
     fail(ErrorKind::usage,

@@ -7,6 +7,7 @@
 #include "cli/layout_options.h"
 #include "cli/local_options.h"
 #include "cli/model_source.h"
+#include "cli/teacher.h"
 #include "models/cnn/config.h"
 #include "models/cnn/image_batches.h"
 #include "plan/float_plan.h"
@@ -27,6 +28,8 @@ struct CnnSettings : FloatSettings {
   std::size_t steps = 0;  // 0: as many as the epochs have
   double average = 0;
   double clip = 0;
+  TeacherSettings teacher;
+  double teacher_share = 0.7;
   LayoutSettings layout;
   LocalSettings local;
   std::string mirror = "on";  // of the evaluation at the end
@@ -39,6 +42,8 @@ struct CnnSettings : FloatSettings {
   models::CnnConfig make_config(const Options& options);
   // For a plan: the net, and its recipe where the batch, the optimiser and slow weights are not given.
   models::CnnConfig make_planned(const Options& options);
+  // The share of the targets that the teacher has: 0 without one.
+  double taught_share() const { return teacher.net.empty() ? 0 : teacher_share; }
   // All but the number of micro-batches, for a run of `all_steps` steps.
   train::TrainOptions make_options(std::uint64_t all_steps) const;
   // The same as plans take it, without a layout. images: at once.

@@ -11,6 +11,7 @@
 #include "cli/image_evaluation.h"
 #include "cli/image_model.h"
 #include "cli/model_source.h"
+#include "cli/options.h"
 #include "cli/signals.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -142,8 +143,7 @@ std::pair<double, double> agreement(const data::Dataset& train) {
   return {right / images, sure / images};
 }
 
-}  // namespace
-
+// Those of a teacher that is there.
 void add_soft_labels(Session& session, const std::string& teacher, data::Dataset& train, int step) {
   mpi::Comm& comm = session.comm;
   std::string found;
@@ -183,6 +183,7 @@ void add_soft_labels(Session& session, const std::string& teacher, data::Dataset
                          100 * right, sure);
 }
 
+// Those that a run began with, from its folder. False where they are not there or were of another teacher.
 bool restore_soft_labels(Session& session, const fs::path& run, const std::string& teacher, data::Dataset& train) {
   const fs::path file = run / soft_labels_name;
   std::string found;
@@ -203,6 +204,42 @@ bool restore_soft_labels(Session& session, const fs::path& run, const std::strin
          error.what());
   }
   return true;
+}
+
+}  // namespace
+
+void TeacherSettings::declare(Options& options, const std::string& targets) {
+  static const std::vector<Options::Need> needs{{"teacher-share", "teacher", {}}, {"teacher-shift", "teacher", {}}};
+  options.needs(needs);
+  options.text("teacher", net, "RUN|FILE",
+               fmt::format("Trained net, a run or a model, whose probabilities are mixed into {}; or a file of them", targets));
+  options.count(
+      "teacher-shift", shift, 0, 64,
+      "Pixels by which images are moved each way for nine labels of the teacher, of which the nearest one counts for an "
+      "augmented image (at most the crop of --augment), which takes nine times as long; 0: one label for each image. A run's "
+      "soft-labels.safetensors as --teacher saves labelling again");
+}
+
+int TeacherSettings::step(const Options& options, int crop_padding) const {
+  const int asked = static_cast<int>(shift);
+  if (asked > crop_padding && options.asks_for_other("teacher-shift", "augment")) {
+    fail(ErrorKind::usage, "--teacher-shift: {}; expected at most the pixels by which crops of --augment move images, {}",
+         asked, crop_padding);
+  }
+  return std::min(crop_padding, asked);
+}
+
+void TeacherSettings::label(Session& session, const Options& options, const fs::path& folder, bool resume, int step,
+                            data::Dataset& train) {
+  if (!resume || !restore_soft_labels(session, folder, net, train)) add_soft_labels(session, net, train, step);
+  const auto labelled = static_cast<std::size_t>(train.soft_label_step);
+  if (static_cast<std::size_t>(step) != labelled && options.asks_for_other("teacher-shift", "teacher")) {
+    fail(ErrorKind::usage, "--teacher-shift: {}; the soft labels that are there are of images moved by {}", shift, labelled);
+  }
+  shift = labelled;  // as options.ini is to say
+  if (resume || !session.comm.is_root()) return;
+  const std::vector<std::byte> bytes = data::soft_labels_file(train).serialize();
+  labels.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 }  // namespace bitloom::cli

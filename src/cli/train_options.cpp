@@ -29,8 +29,6 @@ const std::vector<Options::Need>& needs_table() {
   static const std::vector<Options::Need> table{{"spread", "search", {}},
                                                 {"search-rounds", "search", {}},
                                                 {"cache-limit", "cache", {"!none"}},
-                                                {"teacher-share", "teacher", {}},
-                                                {"teacher-shift", "teacher", {}},
                                                 {"learning-rate", "rule", {"accumulate"}},
                                                 {"muon-momentum", "rule", {"accumulate"}},
                                                 {"flips-per-update", "rule", {"accumulate"}},
@@ -168,17 +166,6 @@ void declare_training(Options& options, TrainSettings& settings) {
                 "disables the warm-up");
 }
 
-void declare_teacher(Options& options, TrainSettings& settings) {
-  options.text("teacher", settings.teacher, "RUN|FILE",
-               "Trained net, a run or a model, whose probabilities are mixed into heads' targets; or a file of them");
-  options.count(
-      "teacher-shift", settings.teacher_shift, 0, 64,
-      "Pixels by which images are moved each way for nine labels of the teacher, of which the nearest one counts for an "
-      "augmented image (at most the crop of --augment), which takes nine times as long; 0: one label for each image. A run's "
-      "soft-labels.safetensors as --teacher saves labelling again");
-  declare_reals(options, settings.run.train, "Teacher");
-}
-
 void declare_layers(Options& options, TrainSettings& settings) {
   layerwise::RuleOptions& rule = settings.run.train.layer.rule;
   options.group("Binary weights");
@@ -303,7 +290,8 @@ void TrainSettings::declare(Options& options) {
   options.group("Data");
   data.declare(options);
   declare_training(options, *this);
-  declare_teacher(options, *this);
+  teacher.declare(options, "heads' targets");
+  declare_reals(options, run.train, "Teacher");
   declare_layers(options, *this);
   declare_exchange(options, *this, true);
   options.group("For tests");
@@ -357,7 +345,7 @@ std::size_t TrainSettings::chosen_workers() const {
   return workers != 0 ? workers : std::min(default_workers, run.train.batch);
 }
 
-int TrainSettings::soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const {
+int TrainSettings::most_crop_padding(std::span<const layerwise::Variant> nets) const {
   int most = run.train.augment.crop_padding;
   const auto add = [&](const layerwise::NetSpec& spec) {
     for (const layerwise::StageSpec& stage : spec.stages) {
@@ -366,12 +354,7 @@ int TrainSettings::soft_label_step(const Options& options, std::span<const layer
   };
   add(run.net);
   for (const layerwise::Variant& variant : nets) add(variant.net);
-  const int asked = static_cast<int>(teacher_shift);
-  if (asked > most && options.asks_for_other("teacher-shift", "augment")) {
-    fail(ErrorKind::usage, "--teacher-shift: {}; expected at most the pixels by which crops of --augment move images, {}",
-         asked, most);
-  }
-  return std::min(most, asked);
+  return most;
 }
 
 std::size_t TrainSettings::most_ranks(const Options& options) const {
@@ -401,7 +384,7 @@ void TrainSettings::resolve(const Options& options, std::size_t ranks) {
   run.train.augment = data::parse_augment(augment);
   run.train.layer.learn_weights = !freeze_weights;
   // Another working directory may go on.
-  teacher = kept_path(teacher);
+  teacher.net = kept_path(teacher.net);
   run.resume = resume;
   run.needs_cache = cache != "auto" && cache != "none";
   if (cache == "auto") {

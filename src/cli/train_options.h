@@ -10,6 +10,7 @@
 
 #include "cli/model_source.h"
 #include "cli/options.h"
+#include "cli/teacher.h"
 #include "layerwise/search.h"
 #include "layerwise/trainer.h"
 #include "mpi/comm.h"
@@ -38,9 +39,7 @@ struct TrainSettings {
   std::string late = "fold";
   std::string plan;
   std::string augment = "crop4,flip";
-  std::string teacher;
-  std::size_t teacher_shift = 3;
-  std::string soft_labels;  // the teacher's, as a file that a new run keeps; at rank 0
+  TeacherSettings teacher;
   std::string cache = "auto";
   DataOptions data;
   layerwise::RunOptions run;
@@ -52,9 +51,8 @@ struct TrainSettings {
   void declare_for_plan(Options& options);
   // Puts the text options into `run`: augmentation, cache folder, batch. `ranks` processes take part. Throws usage errors.
   void resolve(const Options& options, std::size_t ranks);
-  // Pixels between the places at which a teacher labels images for some of these nets: --teacher-shift, but no more than a
-  // stage's augmentation moves them. Throws Error(usage) where it is asked for and is more than that.
-  int soft_label_step(const Options& options, std::span<const layerwise::Variant> nets) const;
+  // The most pixels by which the augmentation of a stage of the net, or of these, moves images.
+  int most_crop_padding(std::span<const layerwise::Variant> nets) const;
   // Throws Error(usage) for options of this run that each stage of its net has for itself, or that none can use.
   void refuse_overruled(const Options& options) const;
   // The most processes that a run can be divided among: logical workers, or the images of a minibatch.

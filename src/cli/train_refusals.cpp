@@ -30,7 +30,7 @@ void TrainSettings::refuse_idle(const Options& options) const {
       return layerwise::for_stage(run.train, stage).teacher_share >= 1;
     });
   };
-  if (!teacher.empty() && options.asks_for_other("label-smoothing", "teacher-share") &&
+  if (!teacher.net.empty() && options.asks_for_other("label-smoothing", "teacher-share") &&
       std::ranges::all_of(nets, teacher_decides)) {
     fail(ErrorKind::usage,
          "--label-smoothing: {} has no effect, since labels have no share in heads' targets; expected a "

@@ -69,17 +69,33 @@ Classification::Batch Classification::fetch(const nn::Pass& pass) const {
 
 nn::Tensor Classification::input(nn::Pass& pass) {
   Batch batch = fetch(pass);
-  labels_.put(pass, std::move(batch.labels));
+  awaited_.put(pass, {std::move(batch.labels), std::move(batch.target_changes)});
   return std::move(batch.x);
 }
 
 PartLoss Classification::loss(nn::Pass& pass, nn::Tensor logits, double scale, nn::Tensor* dy) {
-  std::optional<nn::Tensor> labels = labels_.take(pass);
-  if (!labels) labels = fetch(pass).labels;
-  nn::Tensor losses = pass.engine.empty({examples_}, nn::parameter_type(logits.dtype()), nn::Use::activations);
+  std::optional<Targets> targets = awaited_.take(pass);
+  if (!targets) {
+    Batch batch = fetch(pass);
+    targets = Targets{std::move(batch.labels), std::move(batch.target_changes)};
+  }
+  const std::size_t classes = logits.shape().back();
+  const DType type = nn::parameter_type(logits.dtype());
+  nn::Tensor losses = pass.engine.empty({examples_}, type, nn::Use::activations);
+  // Cross-entropy is linear in the targets: with changes t it is less by t times the logits, its gradient by t.
+  nn::Tensor more;
+  if (targets->changes) {
+    more = pass.engine.empty({examples_, 1, 1}, type, nn::Use::activations);
+    nn::matmul(pass.engine, targets->changes.reshaped({examples_, 1, classes}), logits.reshaped({examples_, classes, 1}), more,
+               {.scale = -1});
+  }
   // The gradient takes the place of the logits, which nobody needs any more.
-  nn::cross_entropy(pass.engine, logits, *labels, logits.shape().back(), scale, losses, dy == nullptr ? nullptr : &logits,
+  nn::cross_entropy(pass.engine, logits, targets->labels, classes, scale, losses, dy == nullptr ? nullptr : &logits,
                     smoothing_);
+  if (targets->changes) {
+    nn::scale_add(pass.engine, 1, more.reshaped({examples_}), 1, losses);
+    if (dy != nullptr) nn::scale_add(pass.engine, -scale, targets->changes, 1, logits);
+  }
   if (dy != nullptr) *dy = std::move(logits);
   return {losses, examples_};
 }

@@ -94,6 +94,9 @@ class Classification final : public Task {
   struct Batch {
     nn::Tensor x;
     nn::Tensor labels;  // (N) i32
+    // (N,C) V, or none: the distribution over the classes that an example's target is, less the one that its label is by
+    // itself, smoothed. Soft labels, for example.
+    nn::Tensor target_changes = {};
   };
   using Source = std::function<Batch(std::uint64_t step, std::uint64_t micro_batch)>;
   // input: shape of a micro-batch's x. smoothing: of labels, as cross_entropy() has it.
@@ -106,6 +109,9 @@ class Classification final : public Task {
   PartLoss loss(nn::Pass& pass, nn::Tensor y, double scale, nn::Tensor* dy) override;
 
  private:
+  struct Targets {
+    nn::Tensor labels, changes;
+  };
   Batch fetch(const nn::Pass& pass) const;
 
   std::shared_ptr<nn::Sequence> net_;
@@ -113,7 +119,7 @@ class Classification final : public Task {
   std::size_t examples_;  // rows of logits
   Source source_;
   double smoothing_;
-  Awaited<nn::Tensor> labels_;
+  Awaited<Targets> awaited_;
 };
 
 }  // namespace bitloom::train

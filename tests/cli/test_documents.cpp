@@ -127,6 +127,7 @@ std::vector<Expectation> examples_expectations() {
       {.command = "predict runs/cnn", .says = {"data/sheet.png"}},
       {.command = "report runs/cnn", .makes = {"runs/cnn.html"}},
       {.command = "--out runs/cnn-own", .says = {"bf16"}, .accuracy = 20},
+      {.command = "--out runs/cnn-taught", .says = {"runs/cnn-own/model.safetensors labelled 1800 images"}, .accuracy = 18},
       {.command = "--out runs/cnn-two", .says = {"in 2 processes"}, .accuracy = 18},
       {.command = "--out runs/cnn-stages", .says = {"2 processes: 1 data-parallel x 2 stages (1f1b)"}, .accuracy = 18},
       {.command = "--out runs/cnn-launched", .says = {"launch: done after 1 start"}, .accuracy = 18},

@@ -172,6 +172,27 @@ TEST_CASE("a job trains a convolutional net in local steps, stops, and goes on w
   CHECK(lines_of(folder / "run", "test").at(0).at("accuracy").dump() == tested);
 }
 
+TEST_CASE("a job whose workers have a teacher goes on with more", "[cnn][local][mpi]") {
+  const TempDir folder;
+  const Args teacher = {"train",        "cnn", "--data",  "synth", "--net",   "tiny", "--max-train", "2400",
+                        "--validation", "100", "--batch", "40",    "--steps", "30",   "--out",       "teacher"};
+  REQUIRE(run_program(folder.path(), teacher).code == 0);
+  {
+    const Hold hold(folder.path(), 33);
+    Background stopped(folder.path(), with(local_cnn("run", {"--teacher", "teacher"}), Hold::option()), 2);
+    REQUIRE(stopped.wait_for("step 20/120"));
+    kill(stopped.rank(1), SIGTERM);
+    CHECK(stopped.wait().code == 4);
+    hold.release();
+  }
+  std::filesystem::rename(folder / "teacher", folder / "gone");
+  // The third has no run of its own yet, and the first one's labels.
+  const Outcome more = run_ranks(folder.path(), 3, {"train", "cnn", "--resume", "--out", "run"});
+  INFO(more.out << more.err);
+  REQUIRE(more.code == 0);
+  CHECK(has(more.out, "joins the 3 workers of this job"));
+}
+
 TEST_CASE("launch makes every process a worker of a convolutional net's local steps", "[cnn][local][launch][mpi]") {
   const TempDir folder;
   // Three do not divide the batch, which is each worker's own.

@@ -1,7 +1,9 @@
 // Teachers: trained nets whose probabilities others learn from.
+#include <csignal>
 #include <filesystem>
 #include <string>
 
+#include "core/metrics.h"
 #include "core/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/support/catch.h"
@@ -144,4 +146,71 @@ TEST_CASE("a teacher labels images as far as augmentation moves them, and runs k
   is_refused({"--teacher", "other", "--augment", "crop2", "--teacher-shift", "4"},
              "--teacher-shift: 4; expected at most the pixels by which crops of --augment move images, 2");
   is_refused({"--teacher-shift", "1"}, "--teacher-shift: 1 has no effect; it needs --teacher");
+}
+
+TEST_CASE("a float net learns from a teacher, alone and by ranks, and goes on without it", "[train][mpi]") {
+  const TempDir folder;
+  const auto cnn = [](const std::string& out, const Args& more = {}) {
+    return with({"train",        "cnn", "--data",  "synth", "--net",   "tiny", "--max-train",      "240", "--max-test", "20",
+                 "--validation", "40",  "--batch", "20",    "--steps", "24",   "--evaluate-every", "4",   "--out",      out},
+                more);
+  };
+  const auto ends = [&](const Args& args, int code = 0) {
+    const Outcome outcome = run_program(folder.path(), args);
+    INFO(outcome.out << outcome.err);
+    REQUIRE(outcome.code == code);
+    return outcome.out + outcome.err;
+  };
+  const auto same = [&](const std::string& a, const std::string& b) {
+    return same_tensors(folder / a / "model.safetensors", folder / b / "model.safetensors");
+  };
+  ends(cnn("teacher", {"--seed", "2"}));
+  const Args taught{"--teacher", "teacher", "--augment", "crop2"};
+  const std::string said = ends(cnn("taught", taught));
+  CHECK(has(said, "/teacher/model.safetensors labelled 200 images in "));
+  CHECK(has(said, ", each at 9 places 2 pixels apart\n"));
+  ends(cnn("untaught", {"--augment", "crop2"}));
+  CHECK_FALSE(same("taught", "untaught"));
+  ends(cnn("whole", with(taught, {"--teacher-share", "1"})));
+  CHECK_FALSE(same("taught", "whole"));
+
+  // The run keeps the labels.
+  {
+    const Hold hold(folder.path(), 13);
+    Background background(folder.path(), cnn("stopped", with(taught, Hold::option())));
+    REQUIRE(background.wait_for("step 12/24"));
+    background.signal(SIGTERM);
+    CHECK(background.wait().code == 4);
+  }
+  std::filesystem::rename(folder / "teacher", folder / "gone");
+  const std::string other = ends({"train", "cnn", "--resume", "--out", "stopped", "--teacher", "untaught"}, 2);
+  CHECK(has(other, "the teacher's soft labels (--teacher)"));
+  CHECK(has(ends({"train", "cnn", "--resume", "--out", "stopped", "--teacher-share", "0.5"}, 2), "--teacher-share"));
+  ends({"train", "cnn", "--resume", "--out", "stopped"});
+  CHECK(same("taught", "stopped"));
+
+  // Labels that a run left are a teacher, too, of which several processes learn alike: by one mini-batch, up to the statistics.
+  const Outcome ranks =
+      run_ranks(folder.path(), 2, cnn("ranks", {"--teacher", "taught/soft-labels.safetensors", "--augment", "crop2"}));
+  INFO(ranks.out << ranks.err);
+  REQUIRE(ranks.code == 0);
+  CHECK(has(ranks.out, "labels of images at 9 places 2 pixels apart"));
+  const auto loss_of = [&](const std::string& name) {
+    for (const auto& line : read_metrics(folder / name / "metrics.jsonl")) {
+      if (line["event"] == "result") return line["training_loss"].get<double>();
+    }
+    return 0.0;
+  };
+  CHECK(loss_of("ranks") == Approx(loss_of("taught")).epsilon(0.02));
+  CHECK(loss_of("untaught") != Approx(loss_of("taught")).epsilon(0.02));
+  CHECK(read_file(folder / "ranks/soft-labels.safetensors") == read_file(folder / "taught/soft-labels.safetensors"));
+  // And a float net's labels are a binary net's.
+  ends(with(quick_training("binary"), {"--teacher", "untaught", "--cache", "none"}));
+
+  CHECK(has(ends(cnn("refused", {"--teacher-share", "0.5"}), 2), "--teacher-share: 0.5 has no effect; it needs --teacher"));
+  CHECK(has(ends(cnn("refused", {"--teacher", "untaught", "--teacher-share", "1", "--label-smoothing", "0.1"}), 2),
+            "--label-smoothing: 0.1 has no effect, since labels have no share in the targets"));
+  CHECK(
+      has(ends(cnn("refused", {"--teacher", "nowhere"}), 3), "--teacher: nowhere: there is no such model file or run folder"));
+  CHECK_FALSE(std::filesystem::exists(folder / "refused"));
 }

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "core/random.h"
+#include "data/soft_labels.h"
 #include "tests/models/cnn_nets.h"
 #include "tests/support/catch.h"
 #include "tests/support/compare.h"
@@ -164,6 +166,12 @@ TEST_CASE("batches that a set cannot give are refused by the field", "[cnn]") {
   ImageBatches::Options cropped = options_of(5, 5);
   cropped.augment.crop_padding = 4;
   CHECK(has(refused(cropped), "'crop4' needs images of more than 4 x 4 pixels"));
+  ImageBatches::Options shared = options_of(5, 5);
+  shared.ranks = 0;
+  CHECK(refused(shared) == "`ranks`: 0; expected at least 1");
+  // Images of the next step were given, or memory behind the last one's.
+  ImageBatches batches(images, plain_scale(), options_of(4, 2));
+  CHECK(message_of(ErrorKind::usage, [&] { batches.get(0, 2); }) == "micro-batch 2: expected less than the 2 of a step");
 }
 
 TEST_CASE("pixels become numbers of mean 0 and deviation 1 by channel", "[cnn]") {
@@ -204,4 +212,40 @@ TEST_CASE("pixels become numbers of mean 0 and deviation 1 by channel", "[cnn]")
     }
     CHECK(compare(found, expected, 1e-5) == "");
   }
+}
+
+TEST_CASE("targets have the teacher's share of the soft label where the image is moved to", "[cnn]") {
+  data::Dataset images = numbered(4);
+  images.soft_label_step = 2;
+  constexpr std::size_t classes = 4, places = 9;
+  // At place p of an image everything is for class p modulo 4.
+  for (std::size_t row = 0; row < images.size() * places; ++row) {
+    for (std::size_t c = 0; c < classes; ++c) images.soft_labels.push_back(row % places % classes == c ? 255 : 0);
+  }
+  ImageBatches::Options options = options_of(4, 2);
+  options.augment.crop_padding = 2;
+  CHECK(ImageBatches(images, plain_scale(), options).get(0, 0).target_changes.empty());
+  options.teacher_share = 0.75;
+  options.label_smoothing = 0.2;
+  ImageBatches batches(images, plain_scale(), options);
+  std::set<std::size_t> seen;
+  for (std::uint64_t epoch = 0; epoch < 8; ++epoch) {
+    for (std::uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      const ImageBatch batch = batches.get(epoch, micro_batch);
+      REQUIRE(batch.target_changes.size() == 2 * classes);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto label = static_cast<std::size_t>(batch.labels[i]);
+        const data::Shift shift = data::drawn_shift(options.augment, Random(options.seed, Stream::augment, epoch, label));
+        const auto third = [](int moved) { return moved == -2 ? 0U : moved == 2 ? 2U : 1U; };
+        const std::size_t taught = (3 * third(shift.down) + third(shift.across)) % classes;
+        seen.insert(taught);
+        for (std::size_t c = 0; c < classes; ++c) {
+          const double target = 0.05 + (c == label ? 0.8 : 0) + static_cast<double>(batch.target_changes[i * classes + c]);
+          const double expected = (c == taught ? 0.75 : 0) + 0.25 * (0.05 + (c == label ? 0.8 : 0));
+          CHECK(target == Approx(expected).margin(1e-6));
+        }
+      }
+    }
+  }
+  CHECK(seen.size() == classes);
 }
