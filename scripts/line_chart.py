@@ -16,10 +16,9 @@ def round_numbers(low, high):
     return [step * i for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=False, groups=None):
+def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=False):
     """series: {name: [(x, y), ...]}, whose names are a legend or, without lines, above the highest points. The axis of x begins at 0 or,
-    by_powers, has powers of ten at equal distances; that of y begins a little below its least number unless from_zero. groups: {name:
-    number}, of what has one colour."""
+    by_powers, has powers of ten at equal distances; that of y begins a little below its least number unless from_zero."""
     points = [point for each in series.values() for point in each]
     scale = math.log10 if by_powers else float
     first_x = min(scale(x) for x, _ in points) - 0.2 if by_powers else 0
@@ -42,7 +41,7 @@ def draw(file, x_label, y_label, series, lines=True, from_zero=False, by_powers=
     legend = TOP if at_top else HEIGHT - BOTTOM - room
     marks = []
     for i, (name, each) in enumerate(series.items()):
-        colour = COLOURS[(groups[name] if groups else i if lines else 0) % len(COLOURS)]
+        colour = COLOURS[(i if lines else 0) % len(COLOURS)]
         if lines:
             path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in each)
             marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

@@ -210,7 +210,6 @@ TEST_CASE("a float net learns from a teacher, alone and by ranks, and goes on wi
   CHECK(has(ends(cnn("refused", {"--teacher-share", "0.5"}), 2), "--teacher-share: 0.5 has no effect; it needs --teacher"));
   CHECK(has(ends(cnn("refused", {"--teacher", "untaught", "--teacher-share", "1", "--label-smoothing", "0.1"}), 2),
             "--label-smoothing: 0.1 has no effect, since labels have no share in the targets"));
-  CHECK(
-      has(ends(cnn("refused", {"--teacher", "nowhere"}), 3), "--teacher: nowhere: there is no such model file or run folder"));
+  CHECK(has(ends(cnn("refused", {"--teacher", "nowhere"}), 3), "nowhere: there is no such model file or run folder"));
   CHECK_FALSE(std::filesystem::exists(folder / "refused"));
 }
