@@ -78,9 +78,9 @@ def train(options, name):
         command = ["train", kind, "--resume", "--out", folder]
     start = time.monotonic()
     subprocess.run([options.program, *[str(part) for part in command]], check=True, stdout=sys.stderr)
-    labels = time.monotonic() - start - earlier_runs.events_of(folder, "result")[-1]["seconds"]
-    if teacher_of(name) and command[2] != "--resume":
-        (folder / LABELLING).write_text(f"{labels}\n")
+    if teacher_of(name) and "--resume" not in command:
+        besides = time.monotonic() - start - earlier_runs.events_of(folder, "result")[-1]["seconds"]
+        (folder / LABELLING).write_text(f"{besides}\n")
     return folder
 
 

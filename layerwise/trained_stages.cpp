@@ -72,9 +72,14 @@ std::vector<Hash128> stage_keys(const NetSpec& net, const TrainOptions& train, c
   return keys;
 }
 
-bool TrainedStages::trains_again(const std::string& layer, std::size_t s) const {
-  return std::any_of(net_.stages.begin() + static_cast<std::ptrdiff_t>(s) + 1, net_.stages.end(),
+bool TrainedStages::trains_again(const std::string& layer, std::size_t s, std::size_t begun) const {
+  return std::any_of(net_.stages.begin() + static_cast<std::ptrdiff_t>(s) + 1,
+                     net_.stages.begin() + static_cast<std::ptrdiff_t>(begun),
                      [&](const StageSpec& stage) { return contains(stage.train, layer); });
+}
+
+bool TrainedStages::trains_again(const std::string& layer, std::size_t s) const {
+  return trains_again(layer, s, net_.stages.size());
 }
 
 // Accumulators of trits suit the dead zone that they were last trained with.
@@ -130,25 +135,19 @@ void TrainedStages::drop_outdated_heads(std::size_t s) {
   }
 }
 
-// Name of the first of the stages after s that trained a layer which stages up to s had trained; "" if none did.
-std::string TrainedStages::changed_by(std::size_t s, std::size_t begun) const {
-  std::vector<std::string> trained;
-  for (std::size_t stage = 0; stage < begun; ++stage) {
-    const StageSpec& spec = net_.stages[stage];
-    if (stage <= s) {
-      trained.insert(trained.end(), spec.train.begin(), spec.train.end());
-    } else if (std::ranges::any_of(spec.train, [&](const std::string& name) { return contains(trained, name); })) {
-      return spec.name;
-    }
-  }
-  return "";
+// Whether a layer that stages up to s trained has learned again since.
+bool TrainedStages::is_changed(std::size_t s, std::size_t begun) const {
+  return std::any_of(
+      net_.stages.begin(), net_.stages.begin() + static_cast<std::ptrdiff_t>(s) + 1, [&](const StageSpec& stage) {
+        return std::ranges::any_of(stage.train, [&](const std::string& name) { return trains_again(name, s, begun); });
+      });
 }
 
 std::vector<std::byte> TrainedStages::bytes(std::size_t s, std::size_t begun, const std::string& history) const {
   const StageSpec& spec = net_.stages[s];
   TensorFile file;
   file.metadata[history_key] = history;
-  if (const std::string by = changed_by(s, begun); !by.empty()) file.metadata[changed_key] = by;
+  if (is_changed(s, begun)) file.metadata[changed_key] = "yes";
   for (const BinaryLayer& layer : model_.layers) {
     if (contains(spec.train, layer.spec().name)) layer.save(file);
   }

@@ -23,7 +23,7 @@ inline constexpr const char* trainer_version = "bitloom stage 5";
 // In the metadata of a stage's bytes: its StageHistory.
 inline constexpr const char* history_key = "bitloom.history";
 // There as well where a later stage had trained layers again by then: no accuracy of the stage can be measured with them.
-inline constexpr const char* changed_key = "bitloom.changed_by";
+inline constexpr const char* changed_key = "bitloom.changed";
 
 // The `id` of each stage of a net, which separates the random streams of its stages: a function of the names of the layers that
 // a stage trains and of how often they were trained before, and of nothing else. Two runs of one seed that differ in options or
@@ -62,8 +62,10 @@ class TrainedStages {
   void drop_outdated_heads(std::size_t s);
 
  private:
+  // Whether a stage after s, of all or of those that have begun, trains a layer.
   bool trains_again(const std::string& layer, std::size_t s) const;
-  std::string changed_by(std::size_t s, std::size_t begun) const;
+  bool trains_again(const std::string& layer, std::size_t s, std::size_t begun) const;
+  bool is_changed(std::size_t s, std::size_t begun) const;
   void drop_states_of_other_zones(std::size_t s);
 
   const NetSpec& net_;

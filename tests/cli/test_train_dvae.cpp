@@ -240,3 +240,15 @@ TEST_CASE("checkpoints of averages with a constant decay are refused", "[dvae]")
   options.optimizer.average = 0.9;
   CHECK(settings.identity(options)["average"] == "0.9 after a warm-up");
 }
+
+TEST_CASE("pictures that a diverging discrete VAE cannot make are left out, and the training says what is wrong", "[dvae]") {
+  const TempDir folder;
+  write_pairs(folder / "pairs", 120);
+  const Args diverging = {"--learning-rate", "1e6", "--sample-every", "1", "--evaluate-every", "100"};
+  const Outcome outcome = run_program(folder.path(), with(quick("run"), diverging));
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code != 0);
+  CHECK(has(outcome.err, "no samples of step 1: logits of an image are infinite or no numbers"));
+  CHECK(has(outcome.err, "is not finite"));
+  CHECK(has(read_file(folder / "run/metrics.jsonl"), "\"event\":\"samples\",\"step\":1"));
+}
